@@ -1,0 +1,88 @@
+package fleet
+
+// NodesListIn is the input of nodes/list.
+type NodesListIn struct {
+	TenantIn
+	PoolID         *string `json:"poolId,omitempty" validate:"omitempty,max=128,pattern=poolRef" doc:"Only nodes of this pool."`
+	SiteID         *string `json:"siteId,omitempty" validate:"omitempty,max=64,pattern=siteId" doc:"Only nodes of this site."`
+	Cordoned       *bool   `json:"cordoned,omitempty" doc:"Only nodes that are, or are not, cordoned."`
+	ProvisionState *string `json:"provisionState,omitempty" validate:"omitempty,oneof=adopting adopted enrolling inspecting commissioning ready deploying deployed releasing rescue failed retiring retired" doc:"Only nodes in this state."`
+	PageIn
+}
+
+// NodesPage is a page of nodes.
+type NodesPage struct {
+	Items      []Node `json:"items"`
+	NextCursor string `json:"nextCursor,omitempty"`
+}
+
+// NodeOut is one node.
+type NodeOut struct {
+	Node Node `json:"node"`
+}
+
+// NodesGetIn is the input of nodes/get.
+type NodesGetIn struct{ NodeIn }
+
+// NodesEventsIn is the input of nodes/events.
+type NodesEventsIn struct {
+	NodeIn
+	Type   *string `json:"type,omitempty" validate:"omitempty,max=64,pattern=eventType" doc:"Only events whose type starts with this."`
+	Limit  *int    `json:"limit,omitempty" validate:"omitempty,min=1,max=200" default:"100" doc:"Events a page."`
+	Cursor *string `json:"cursor,omitempty" validate:"omitempty,max=41,pattern=eventCursor" doc:"Cursor of the last event seen."`
+}
+
+// EventsPage is a page of events.
+type EventsPage struct {
+	Items      []Event `json:"items"`
+	NextCursor string  `json:"nextCursor,omitempty"`
+}
+
+// NodeChangeIn is the input of cordon, uncordon and their like.
+type NodeChangeIn struct {
+	NodeIn
+	VersionIn
+	ReasonIn
+}
+
+// NodesLabelIn is the input of nodes/label.
+type NodesLabelIn struct {
+	NodeIn
+	Set    map[string]string `json:"set,omitempty" validate:"omitempty,max=64,dive,keys,pattern=labelKey,endkeys" doc:"Labels to set."`
+	Remove []string          `json:"remove,omitempty" validate:"omitempty,max=64,unique" doc:"Keys of operator labels to remove."`
+	VersionIn
+}
+
+// NodesTaintIn is the input of nodes/taint.
+type NodesTaintIn struct {
+	NodeIn
+	Add    []string `json:"add,omitempty" validate:"omitempty,max=32,unique,dive,min=1" doc:"Taint keys to add."`
+	Remove []string `json:"remove,omitempty" validate:"omitempty,max=32,unique,dive,min=1" doc:"Taint keys to remove."`
+	VersionIn
+}
+
+var nodesMethods = []Method{
+	{Group: "nodes", Name: "list", Kind: KindRead, Permission: PermNodesRead, Resource: OnTenant, Items: true,
+		Module: "server", Phase: "v0.1", In: NodesListIn{}, Out: NodesPage{},
+		Summary: "List the nodes a tenant sees, in id order.",
+		Doc:     "Each node is decided on its own after the tenant; a page can hold fewer than limit items and still have a nextCursor."},
+	{Group: "nodes", Name: "get", Kind: KindRead, Permission: PermNodesRead, Resource: OnNode,
+		Module: "server", Phase: "v0.1", In: NodesGetIn{}, Out: NodeOut{}, Errors: []Code{CodeNotFound},
+		Summary: "Show one node with its labels, conditions and session."},
+	{Group: "nodes", Name: "events", Kind: KindRead, Permission: PermNodesRead, Resource: OnNode,
+		Module: "server", Phase: "v0.1", In: NodesEventsIn{}, Out: EventsPage{}, Errors: []Code{CodeNotFound},
+		Summary: "List a node's events, oldest first."},
+	{Group: "nodes", Name: "cordon", Kind: KindMutation, Permission: PermNodesCordon, Resource: OnNode,
+		Module: "server", Phase: "v0.1", In: NodeChangeIn{}, Out: NodeOut{}, Errors: []Code{CodeNotFound, CodeConflict},
+		Summary: "Keep new work off a node; what runs on it stays."},
+	{Group: "nodes", Name: "uncordon", Kind: KindMutation, Permission: PermNodesCordon, Resource: OnNode,
+		Module: "server", Phase: "v0.1", In: NodeChangeIn{}, Out: NodeOut{}, Errors: []Code{CodeNotFound, CodeConflict},
+		Summary: "Make a node placeable again and end a drain in progress."},
+	{Group: "nodes", Name: "label", Kind: KindMutation, Permission: PermNodesUpdate, Resource: OnNode,
+		Module: "server", Phase: "v0.1", In: NodesLabelIn{}, Out: NodeOut{}, Errors: []Code{CodeNotFound, CodeConflict},
+		Summary: "Set and remove operator labels.",
+		Doc:     "Keys that inventory or the system owns (inventory/, system/) cannot be set; remove touches operator labels only."},
+	{Group: "nodes", Name: "taint", Kind: KindMutation, Permission: PermNodesUpdate, Resource: OnNode,
+		Module: "server", Phase: "v0.1", In: NodesTaintIn{}, Out: NodeOut{}, Errors: []Code{CodeNotFound, CodeConflict},
+		Summary: "Add and remove operator taints, shown in noScheduleReasons as taint:<key>."},
+}
