@@ -7,8 +7,8 @@ package fleet
 type Failure struct {
 	From   ProvisionState `json:"from"`
 	Step   string         `json:"step"`
-	Cause  string         `json:"cause"`
-	Remedy string         `json:"remedy"`
+	Cause  string         `json:"cause,omitempty"`
+	Remedy string         `json:"remedy,omitempty"`
 	At     Time           `json:"at"`
 }
 

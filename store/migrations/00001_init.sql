@@ -72,7 +72,7 @@ CREATE TABLE nodes (
     hold                jsonb,                         -- fleet.Hold
     provision_op        text,                          -- fence: the live or parked operation
     drain_op            text,                          -- fence of the live drain
-    boot_mac            text,
+    boot_mac            text,                          -- lower case
     maybe_in_use        boolean NOT NULL DEFAULT false,
     erase_owed_since    timestamptz,
     image               jsonb,                         -- fleet.ImageView
@@ -89,6 +89,10 @@ CREATE UNIQUE INDEX nodes_name_unique ON nodes (site_id, name) WHERE name IS NOT
 CREATE INDEX nodes_by_tenant ON nodes (tenant_id, id) WHERE deleted_at IS NULL;
 CREATE INDEX nodes_by_pool ON nodes (pool_id, id) WHERE deleted_at IS NULL;
 CREATE INDEX nodes_by_site ON nodes (site_id, id) WHERE deleted_at IS NULL;
+CREATE INDEX nodes_by_state ON nodes (tenant_id, provision_state, id) WHERE deleted_at IS NULL;
+CREATE INDEX nodes_by_failed_from ON nodes (tenant_id, (failed->>'from'), id) WHERE failed IS NOT NULL;
+CREATE INDEX nodes_by_boot_mac ON nodes (boot_mac) WHERE boot_mac IS NOT NULL;
+CREATE INDEX nodes_by_labels ON nodes USING gin (labels jsonb_path_ops) WHERE deleted_at IS NULL;
 
 -- The authorization projection: which tenant sees which node. A node's own
 -- tenant sees it by node; a pool's owner and those it is offered to by pool.
@@ -125,7 +129,7 @@ CREATE TABLE inventories (
     node_id      text PRIMARY KEY REFERENCES nodes,
     doc          jsonb NOT NULL,                       -- fleet.Inventory
     serial       text,
-    macs         text[] NOT NULL DEFAULT '{}',
+    macs         text[] NOT NULL DEFAULT '{}',         -- lower case
     inspected_at timestamptz NOT NULL
 );
 CREATE INDEX inventories_serial ON inventories (serial);
@@ -191,6 +195,7 @@ CREATE TABLE bmcs (
     site_id          text NOT NULL REFERENCES sites,
     address          text NOT NULL,                    -- canonical, fleet.BMCAddress
     system           text NOT NULL DEFAULT '',         -- path of the ComputerSystem, when named or found
+    system_named     boolean NOT NULL DEFAULT false,   -- whether the address that was given names it
     driver           text NOT NULL,                    -- as asked: auto, redfish, ipmi
     username         text NOT NULL,
     password         bytea,                            -- sealed; null once forgotten
@@ -215,7 +220,10 @@ CREATE TABLE bmcs (
     next_inventory_at timestamptz NOT NULL DEFAULT now()
 );
 -- Enrolling twice: by address at the call, by the machine itself after login.
-CREATE UNIQUE INDEX bmcs_address_unique ON bmcs (site_id, address, system);
+-- A system that was found and not named is no part of the address.
+CREATE UNIQUE INDEX bmcs_address_unique ON bmcs (site_id, address, (CASE WHEN system_named THEN system ELSE '' END));
+CREATE INDEX bmcs_by_address ON bmcs (address);
+CREATE INDEX bmcs_by_serial ON bmcs ((identity->>'serial'));
 CREATE UNIQUE INDEX bmcs_machine_unique ON bmcs (site_id, machine_key) WHERE machine_key IS NOT NULL;
 CREATE INDEX bmcs_due ON bmcs (next_check_at);
 

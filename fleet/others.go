@@ -1,0 +1,39 @@
+package fleet
+
+import (
+	"maps"
+	"strings"
+)
+
+// EventPrivate says whether events of a type go to the node's own tenant only
+// (spec api.md, "Events").
+func EventPrivate(eventType string) bool {
+	for _, prefix := range []string{"security.", "node.provision.", "node.ssh-cert.", "node.hold."} {
+		if strings.HasPrefix(eventType, prefix) {
+			return true
+		}
+	}
+	return eventType == "node.adopting"
+}
+
+// ForOthers is the node as tenants see it that it does not belong to: what its
+// owner said and does stays with the owner.
+func (n Node) ForOthers() Node {
+	n.CordonReason, n.Hold, n.Operations = "", nil, nil
+	if n.Failed != nil {
+		f := *n.Failed
+		f.Cause, f.Remedy = "", ""
+		n.Failed = &f
+	}
+	return n
+}
+
+// ForOthers is the event as tenants see it that the node does not belong to.
+func (e Event) ForOthers() Event {
+	e.Actor = "owner"
+	e.Data = maps.Clone(e.Data)
+	for _, member := range []string{"reason", "operationId", "allocations"} {
+		delete(e.Data, member)
+	}
+	return e
+}
