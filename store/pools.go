@@ -1,0 +1,149 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bettercompute/compute/fleet"
+)
+
+type poolRow struct {
+	ID, TenantID, SiteID, Name, GPUModel string
+	GPUsPerNode                          *int
+	SharingMode                          string
+	Policy                               fleet.PoolPolicy
+	State                                string
+	Version                              int64
+	CreatedAt, UpdatedAt                 time.Time
+	Total, Free                          int
+	Offers                               []fleet.Offer
+}
+
+// poolColumns are poolRow's. Free are the present devices of placeable nodes
+// that no live allocation holds.
+const poolColumns = `p.id, p.tenant_id, p.site_id, p.name, p.gpu_model, p.gpus_per_node, p.sharing_mode, p.policy, p.state, p.version, p.created_at, p.updated_at,
+	(SELECT count(*) FROM nodes n JOIN devices d ON d.node_id = n.id WHERE n.pool_id = p.id AND n.deleted_at IS NULL AND d.present),
+	(SELECT count(*) FROM nodes n JOIN sessions s ON s.node_id = n.id AND s.disconnected_at IS NULL JOIN devices d ON d.node_id = n.id
+		WHERE n.pool_id = p.id AND n.deleted_at IS NULL AND d.present AND n.provision_state IN ('adopted', 'deployed')
+		AND NOT n.cordoned AND n.no_schedule_reasons = '{}'
+		AND NOT EXISTS (SELECT 1 FROM allocation_devices ad WHERE ad.device_id = d.id AND ad.live)),
+	coalesce((SELECT jsonb_agg(jsonb_build_object('tenantId', f.tenant_id, 'quota', jsonb_build_object('gpus', f.quota_gpus),
+			'used', (SELECT coalesce(sum(a.gpus), 0) FROM allocations a WHERE a.pool_id = p.id AND a.tenant_id = f.tenant_id AND a.state = 'active')) ORDER BY f.tenant_id)
+		FROM pool_offers f WHERE f.pool_id = p.id), '[]')`
+
+// view is the pool as a tenant sees it: the owner all offers, another only its
+// own quota and use.
+func (r *poolRow) view(tenantID string) fleet.Pool {
+	p := fleet.Pool{ID: r.ID, TenantID: r.TenantID, SiteID: r.SiteID, Name: r.Name, GPUModel: r.GPUModel, SharingMode: r.SharingMode, Policy: r.Policy,
+		State: r.State, GPUs: fleet.GPUCount{Total: r.Total, Free: r.Free}, Version: r.Version, CreatedAt: fleet.At(r.CreatedAt), UpdatedAt: fleet.At(r.UpdatedAt)}
+	if r.GPUsPerNode != nil {
+		p.GPUsPerNode = *r.GPUsPerNode
+	}
+	if tenantID == r.TenantID {
+		p.Offers = r.Offers
+		return p
+	}
+	for _, o := range r.Offers {
+		if o.TenantID == tenantID {
+			p.Quota, p.Used = &o.Quota, &o.Used
+		}
+	}
+	return p
+}
+
+// NewPool is a pool as pools/create makes it.
+type NewPool struct {
+	ID, TenantID, SiteID, Name, GPUModel string
+	GPUsPerNode                          *int
+	SharingMode                          string
+	Policy                               fleet.PoolPolicy
+}
+
+// InsertPool makes a pool and its visibility to its owner. A name taken in the
+// tenant is CONFLICT.
+func InsertPool(ctx context.Context, tx pgx.Tx, p NewPool) error {
+	_, err := tx.Exec(ctx, `INSERT INTO pools (id, tenant_id, site_id, name, gpu_model, gpus_per_node, sharing_mode, policy) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+		p.ID, p.TenantID, p.SiteID, p.Name, p.GPUModel, p.GPUsPerNode, p.SharingMode, p.Policy)
+	if err != nil {
+		return fmt.Errorf("insert pool %s: %w", p.Name, err)
+	}
+	if _, err := tx.Exec(ctx, `INSERT INTO pool_visibility (tenant_id, pool_id) VALUES ($1, $2)`, p.TenantID, p.ID); err != nil {
+		return fmt.Errorf("make pool %s visible to its owner: %w", p.ID, err)
+	}
+	return nil
+}
+
+// LoadPool returns a pool that the tenant owns or is offered, or NOT_FOUND.
+func LoadPool(ctx context.Context, q Reader, tenantID, poolID string) (fleet.Pool, error) {
+	rows, err := q.Query(ctx, `SELECT `+poolColumns+` FROM pools p JOIN pool_visibility v ON v.pool_id = p.id WHERE p.id = $1 AND v.tenant_id = $2`, poolID, tenantID)
+	if err != nil {
+		return fleet.Pool{}, fmt.Errorf("load pool %s: %w", poolID, err)
+	}
+	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToAddrOfStructByPos[poolRow])
+	if err != nil {
+		return fleet.Pool{}, noRows(err, "pool", "load pool "+poolID)
+	}
+	return r.view(tenantID), nil
+}
+
+// PoolFilter selects pools of a list; nil members select all.
+type PoolFilter struct {
+	TenantID      string
+	SiteID, State *string
+	After         string
+	Limit         int
+}
+
+// ListPools returns up to f.Limit+1 pools that the tenant owns or is offered,
+// in id order.
+func ListPools(ctx context.Context, q Reader, f PoolFilter) ([]fleet.Pool, error) {
+	var c clauses
+	c.add("v.tenant_id = %s", f.TenantID)
+	c.add("p.id > %s", f.After)
+	if f.SiteID != nil {
+		c.add("p.site_id = %s", *f.SiteID)
+	}
+	if f.State != nil {
+		c.add("p.state = %s", *f.State)
+	}
+	rows, err := q.Query(ctx, `SELECT `+poolColumns+` FROM pools p JOIN pool_visibility v ON v.pool_id = p.id WHERE `+c.where()+
+		` ORDER BY p.id LIMIT `+c.arg(f.Limit+1), c.args...)
+	if err != nil {
+		return nil, fmt.Errorf("list pools of tenant %s: %w", f.TenantID, err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[poolRow])
+	if err != nil {
+		return nil, fmt.Errorf("list pools of tenant %s: %w", f.TenantID, err)
+	}
+	out := make([]fleet.Pool, len(list))
+	for i, r := range list {
+		out[i] = r.view(f.TenantID)
+	}
+	return out, nil
+}
+
+// LockPool takes the pool's advisory lock until the transaction ends, which
+// comes before the lock of any node's row. Shared holders exclude exclusive
+// ones only.
+func LockPool(ctx context.Context, tx pgx.Tx, poolID string, exclusive bool) error {
+	sql := `SELECT pg_advisory_xact_lock_shared(hashtextextended('pool/' || $1, 0))`
+	if exclusive {
+		sql = `SELECT pg_advisory_xact_lock(hashtextextended('pool/' || $1, 0))`
+	}
+	if _, err := tx.Exec(ctx, sql, poolID); err != nil {
+		return fmt.Errorf("lock pool %s: %w", poolID, err)
+	}
+	return nil
+}
+
+// SetNodePool moves a node into a pool, or out of any with nil. The caller
+// holds the pools' locks and the node's row.
+func SetNodePool(ctx context.Context, tx pgx.Tx, nodeID string, poolID *string) error {
+	if _, err := tx.Exec(ctx, `UPDATE nodes SET pool_id = $2 WHERE id = $1`, nodeID, poolID); err != nil {
+		return fmt.Errorf("move node %s to its pool: %w", nodeID, err)
+	}
+	return nil
+}
