@@ -1,6 +1,9 @@
 package fleet
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // gpuModels maps each canonical GPU name to the spellings that drivers, BMCs
 // and price lists use for it. Sources: the product names nvidia-smi and
@@ -100,4 +103,23 @@ func CanonicalGPU(seen string, site map[string]string) string {
 func SameGPU(a, b string, site map[string]string) bool {
 	ca := CanonicalGPU(a, site)
 	return ca != "" && ca == CanonicalGPU(b, site)
+}
+
+// GPUMismatch says in plain words, with both spellings, how a machine's GPUs
+// differ from what a pool wants, and "" when they fit. perNode 0 asks for any
+// number of them but none.
+func GPUMismatch(inv Inventory, model string, perNode int, site map[string]string) string {
+	for _, g := range inv.GPUs {
+		if !SameGPU(g.Model, model, site) {
+			return fmt.Sprintf("the machine has a GPU %q (%s) and the pool wants %q (%s); where they are one model, say so in the site's gpuModelNames",
+				g.Model, CanonicalGPU(g.Model, site), model, CanonicalGPU(model, site))
+		}
+	}
+	switch n := len(inv.GPUs); {
+	case n == 0:
+		return fmt.Sprintf("the machine's inventory has no GPU and the pool wants %q", model)
+	case perNode != 0 && n != perNode:
+		return fmt.Sprintf("the machine has %d GPUs %q and the pool wants %d", n, inv.GPUs[0].Model, perNode)
+	}
+	return ""
 }

@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/bettercompute/compute/fleet"
@@ -29,5 +30,35 @@ func TestSameGPU(t *testing.T) {
 		if got := fleet.SameGPU(c.a, c.b, site); got != c.want {
 			t.Errorf("SameGPU(%q, %q) = %v, want %v", c.a, c.b, got, c.want)
 		}
+	}
+}
+
+func TestGPUMismatch(t *testing.T) {
+	t.Parallel()
+	h100 := fleet.Device{Model: "NVIDIA H100 80GB HBM3"}
+	a100 := fleet.Device{Model: "NVIDIA A100-SXM4-80GB"}
+	for name, c := range map[string]struct {
+		gpus    []fleet.Device
+		perNode int
+		want    []string
+	}{
+		"fits":        {[]fleet.Device{h100, h100}, 2, nil},
+		"any number":  {[]fleet.Device{h100}, 0, nil},
+		"none":        {nil, 0, []string{"no GPU", "H100 SXM5"}},
+		"too few":     {[]fleet.Device{h100}, 2, []string{"1 GPUs", "wants 2"}},
+		"other model": {[]fleet.Device{h100, a100}, 2, []string{"NVIDIA A100-SXM4-80GB", "H100 SXM5"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := fleet.GPUMismatch(fleet.Inventory{GPUs: c.gpus}, "H100 SXM5", c.perNode, nil)
+			if (got == "") != (c.want == nil) {
+				t.Fatalf("got %q", got)
+			}
+			for _, w := range c.want {
+				if !strings.Contains(got, w) {
+					t.Errorf("%q does not say %q", got, w)
+				}
+			}
+		})
 	}
 }
