@@ -12,18 +12,97 @@ import (
 	"syscall"
 )
 
+// testNamespaces are made on the shared Temporal server; TakeNamespace hands
+// them out, one a test process and test at a time.
+const testNamespaces = 48
+
 // SharedPostgres returns the URL of the one throwaway cluster that all test
-// processes of this user share, starting it when it is not there. It is wiped
-// a few seconds after the last process that asked for it has ended, however
-// that ended: each holds a shared lock on a file, and a reaper waits for the
-// exclusive one.
+// processes of this user share, starting it when it is not there.
 func SharedPostgres(ctx context.Context) (string, error) {
-	if url := os.Getenv("COMPUTE_TEST_DATABASE_URL"); url != "" {
-		return url, nil
+	return shared("postgres", func(dir string) (string, int, error) {
+		pg, err := StartPostgres(ctx, PostgresOptions{Dir: dir, Throwaway: true, Detach: true})
+		if err != nil {
+			return "", 0, err
+		}
+		return pg.URL, pg.PID, nil
+	})
+}
+
+// SharedTemporal returns the address of the one throwaway Temporal server that
+// all test processes of this user share, starting it when it is not there.
+func SharedTemporal(ctx context.Context) (string, error) {
+	return shared("temporal", func(dir string) (string, int, error) {
+		root, err := ModuleRoot()
+		if err != nil {
+			return "", 0, err
+		}
+		binary, err := TemporalBinary(ctx, root)
+		if err != nil {
+			return "", 0, err
+		}
+		f, err := os.Open(filepath.Join(root, "temporal-dev.yaml"))
+		if err != nil {
+			return "", 0, fmt.Errorf("open the dev server's configuration: %w", err)
+		}
+		defer f.Close()
+		c, err := ReadTemporalConfig(f)
+		if err != nil {
+			return "", 0, err
+		}
+		c.Headless, c.DBFilename = true, ""
+		for i := range testNamespaces {
+			c.ExtraNamespaces = append(c.ExtraNamespaces, namespaceName(i))
+		}
+		if c.Port, err = FreePort(); err != nil {
+			return "", 0, err
+		}
+		t, err := StartTemporal(ctx, binary, dir, c, nil, true)
+		if err != nil {
+			return "", 0, err
+		}
+		return t.Address, t.PID, nil
+	})
+}
+
+func namespaceName(i int) string { return "test-" + strconv.Itoa(i) }
+
+// TakeNamespace reserves a namespace of the shared Temporal server until the
+// returned function is called or this process ends. What a former holder left
+// running in it is not ended: take care to use task queues of your own.
+func TakeNamespace() (name string, release func(), err error) {
+	base, err := sharedDir("temporal")
+	if err != nil {
+		return "", nil, err
 	}
-	base := filepath.Join(os.TempDir(), "better-compute-test-"+strconv.Itoa(os.Getuid()))
+	for i := range testNamespaces {
+		f, err := lock(filepath.Join(base, "namespace-"+strconv.Itoa(i)), syscall.LOCK_EX|syscall.LOCK_NB)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			continue
+		}
+		if err != nil {
+			return "", nil, err
+		}
+		return namespaceName(i), func() { _ = f.Close() }, nil
+	}
+	return "", nil, fmt.Errorf("all %d test namespaces are taken", testNamespaces)
+}
+
+func sharedDir(name string) (string, error) {
+	base := filepath.Join(os.TempDir(), "better-compute-test-"+strconv.Itoa(os.Getuid()), name)
 	if err := os.MkdirAll(base, 0o755); err != nil {
 		return "", fmt.Errorf("make %s: %w", base, err)
+	}
+	return base, nil
+}
+
+// shared starts a server that all test processes of this user use, or finds it
+// started. It is wiped a few seconds after the last process that asked for it
+// has ended, however that ended: each holds a shared lock on a file, and a
+// reaper waits for the exclusive one.
+func shared(name string, start func(dir string) (state string, pid int, err error)) (string, error) {
+	base, err := sharedDir(name)
+	if err != nil {
+		return "", err
 	}
 	// Held until this process ends; the kernel drops it even after kill -9.
 	if _, err := lock(filepath.Join(base, "users"), syscall.LOCK_SH); err != nil {
@@ -34,24 +113,25 @@ func SharedPostgres(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer starting.Close()
-	state := filepath.Join(base, "url")
-	if url, pid := readState(state); url != "" && syscall.Kill(pid, 0) == nil {
-		return url, nil
+	path := filepath.Join(base, "state")
+	if state, pid := readState(path); state != "" && syscall.Kill(pid, 0) == nil {
+		return state, nil
 	}
-	if err := os.RemoveAll(filepath.Join(base, "pg")); err != nil {
-		return "", fmt.Errorf("clear a former test cluster: %w", err)
+	dir := filepath.Join(base, "data")
+	if err := os.RemoveAll(dir); err != nil {
+		return "", fmt.Errorf("clear a former test %s: %w", name, err)
 	}
-	pg, err := StartPostgres(ctx, PostgresOptions{Dir: filepath.Join(base, "pg"), Throwaway: true, Detach: true})
+	state, pid, err := start(dir)
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(state, []byte(pg.URL+"\n"+strconv.Itoa(pg.PID)+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("write %s: %w", state, err)
+	if err := os.WriteFile(path, []byte(state+"\n"+strconv.Itoa(pid)+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write %s: %w", path, err)
 	}
-	return pg.URL, startReaper(base, pg)
+	return state, startReaper(base, pid)
 }
 
-func readState(path string) (url string, pid int) {
+func readState(path string) (state string, pid int) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return "", 0
@@ -86,21 +166,21 @@ func lock(path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// startReaper leaves a small process behind that stops the cluster when nobody
+// startReaper leaves a small process behind that stops the server when nobody
 // uses it. It looks twice, some seconds apart, so that the gap between two test
-// packages does not end the cluster.
-func startReaper(base string, pg *Postgres) error {
+// packages does not end the server.
+func startReaper(base string, pid int) error {
 	script := `cd / ; while :; do
   flock -x "$1/users" true
   sleep 5
   exec 9>"$1/users"
-  if flock -xn 9; then rm -f "$1/url"; kill -QUIT "$2" 2>/dev/null; rm -rf "$1/pg" "$3"; exit 0; fi
+  if flock -xn 9; then rm -f "$1/state"; kill -QUIT "$2" 2>/dev/null; rm -rf "$1/data"; exit 0; fi
   exec 9>&-
 done`
-	cmd := exec.Command("sh", "-c", script, "reaper", base, strconv.Itoa(pg.PID), pg.Dir)
+	cmd := exec.Command("sh", "-c", script, "reaper", base, strconv.Itoa(pid))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start the test cluster's reaper: %w", err)
+		return fmt.Errorf("start the reaper of %s: %w", base, err)
 	}
 	return cmd.Process.Release()
 }
