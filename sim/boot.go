@@ -49,7 +49,7 @@ func (m *Machine) chooseSource(i int) (source, from string) {
 	s := &m.st.Systems[i]
 	if s.Override.Enabled == "Once" || s.Override.Enabled == "Continuous" {
 		switch s.Override.Target {
-		case "Cd", "Usb":
+		case "Cd", "Usb", "UsbCd":
 			if image := m.insertedImage(i); image != "" {
 				return sourceCD, image
 			}

@@ -172,6 +172,7 @@ func (r *Rack) ControlHandler() http.Handler {
 	mux.HandleFunc("GET /sim/clock", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]any{"now": r.Now(), "timeScale": r.clock.factor})
 	})
+	mux.HandleFunc("POST /sim/clock", r.advanceClock)
 	mux.HandleFunc("GET /sim/ca", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/x-pem-file")
 		_, _ = w.Write(r.ca.pem()) // a client that went away is its own loss
@@ -221,6 +222,26 @@ func (r *Rack) addMachine(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	reply(w, http.StatusCreated, m.View(true))
+}
+
+// advanceClock takes {"advance": "90s"}: the simulated time moves on at once.
+func (r *Rack) advanceClock(w http.ResponseWriter, req *http.Request) {
+	var in struct {
+		Advance Duration `yaml:"advance"`
+	}
+	b, err := readAll(req)
+	if err == nil {
+		err = decodeYAML(b, &in)
+	}
+	if err == nil && in.Advance <= 0 {
+		err = errors.New("advance: a positive duration is wanted")
+	}
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	r.Advance(time.Duration(in.Advance))
+	reply(w, http.StatusOK, map[string]any{"now": r.Now(), "timeScale": r.clock.factor})
 }
 
 func changeMachine(w http.ResponseWriter, req *http.Request, m *Machine) {

@@ -95,12 +95,9 @@ func (j *journal) write(r record) {
 	}
 }
 
-func (j *journal) writeRack(c clock, port int, ownPorts bool, seed uint64) error {
-	if j == nil {
-		return nil
-	}
-	j.write(record{Rack: &rackRecord{c.wall0.Round(0), c.sim0, c.factor, port, ownPorts, seed}})
-	return nil
+func (r *Rack) rackRecord() *rackRecord {
+	wall, sim := r.clock.origin()
+	return &rackRecord{wall, sim, r.clock.factor, r.port, r.ports, r.opts.Seed}
 }
 
 func (j *journal) remove(id string) { j.write(record{ID: id, Removed: true}) }
@@ -207,7 +204,7 @@ func (r *Rack) snapshot(n int) error {
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
 	put := func(rec record) { _, _ = w.Write(append(encoded(rec), '\n')) } // told by Flush
-	put(record{Rack: &rackRecord{r.clock.wall0.Round(0), r.clock.sim0, r.clock.factor, r.port, r.ports, r.opts.Seed}})
+	put(record{Rack: r.rackRecord()})
 	for _, m := range r.Machines() {
 		m.mu.Lock()
 		put(record{ID: m.id, Spec: &specRecord{m.ordinal, m.ownPort, m.spec}})

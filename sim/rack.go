@@ -42,7 +42,7 @@ type Options struct {
 // Rack is a set of simulated machines behind one listener.
 type Rack struct {
 	opts    Options
-	clock   clock
+	clock   *clock
 	log     *slog.Logger
 	http    *http.Client
 	ctx     context.Context
@@ -105,9 +105,7 @@ func (r *Rack) start() error {
 	if err := r.listen(); err != nil {
 		return err
 	}
-	if err := r.journal.writeRack(r.clock, r.port, r.ports, r.opts.Seed); err != nil {
-		return err
-	}
+	r.journal.write(record{Rack: r.rackRecord()})
 	if err := r.resume(past); err != nil {
 		return err
 	}
@@ -215,6 +213,16 @@ func (r *Rack) ControlURL() string {
 
 // Now is the simulated time.
 func (r *Rack) Now() time.Time { return r.clock.now() }
+
+// Advance moves the simulated time forward at once, and returns when everything
+// that was due until then has happened.
+func (r *Rack) Advance(d time.Duration) {
+	r.clock.skip(d)
+	r.journal.write(record{Rack: r.rackRecord()})
+	for _, m := range r.due.taken(r.clock.now()) {
+		m.wake()
+	}
+}
 
 // Close stops the rack as a pulled plug would: what machines run ends, and the
 // journal holds what was.

@@ -47,6 +47,8 @@ type answer struct {
 	raw    []byte
 	// act changes the machine's state; nil = nothing to do.
 	act func(now time.Time)
+	// task is the task that does it, where the answer is 202.
+	task *Task
 	// bookkeeping is set on acts that are no changes of the machine: log-ins and log-outs.
 	bookkeeping bool
 }

@@ -40,10 +40,7 @@ func (r *Rack) openJournal() (*past, error) {
 		return nil, fmt.Errorf("reading the journal: %w", err)
 	}
 	if p.rack != nil {
-		r.clock = clock{p.rack.Wall, p.rack.Sim, p.rack.Factor}
-		if r.opts.TimeScale != p.rack.Factor {
-			r.clock = r.clock.rebased(r.opts.TimeScale)
-		}
+		r.clock = resumedClock(p.rack.Wall, p.rack.Sim, p.rack.Factor, r.opts.TimeScale)
 		r.port, r.ports, r.opts.Seed = p.rack.Port, p.rack.OwnPorts, p.rack.Seed
 		if r.ca, err = newAuthority(r.opts.Seed); err != nil {
 			return nil, err

@@ -111,7 +111,15 @@ func (s *StateMatch) holds(m *Machine, req *request) bool {
 	if s.Media != "" && (s.Media == "inserted") != (m.insertedImage(i) != "") {
 		return false
 	}
+	if s.Busy != nil && *s.Busy != m.busy() {
+		return false
+	}
 	return holds(s.Sessions, len(m.st.Sessions), strconv.Atoi)
+}
+
+// busy says whether a change that was accepted is still to be made.
+func (m *Machine) busy() bool {
+	return len(m.st.Deferred) > 0 || slices.ContainsFunc(m.st.Tasks, func(t Task) bool { return t.Act != nil && !t.Done })
 }
 
 // addressed is the system that the path names, else the first.
@@ -192,10 +200,14 @@ func (v verdict) applies() bool {
 	if v.final == nil {
 		return true
 	}
-	if v.final.Reply != nil && v.final.Reply.Drop == dropBefore {
-		return false
+	return v.drop() != dropBefore && (v.final.Apply == nil || *v.final.Apply)
+}
+
+func (v verdict) drop() string {
+	if v.final == nil || v.final.Reply == nil {
+		return ""
 	}
-	return v.final.Apply == nil || *v.final.Apply
+	return v.final.Reply.Drop
 }
 
 func (v verdict) after() time.Duration {
@@ -230,6 +242,10 @@ func (v verdict) patch(a *answer) {
 // shape puts the members of a reply in place of the answer's.
 func (r *Reply) shape(a *answer) {
 	if r.Status != 0 {
+		if a.status == http.StatusAccepted && r.Status != a.status {
+			delete(a.header, "Location")
+			delete(a.header, "Link")
+		}
 		a.status = r.Status
 	}
 	if r.Body != nil {

@@ -77,6 +77,9 @@ type StateMatch struct {
 	Media string `yaml:"media,omitempty" json:"media,omitempty"`
 	// Sessions compares the number of open sessions: ">=4".
 	Sessions string `yaml:"sessions,omitempty" json:"sessions,omitempty"`
+	// Busy is whether a change that was accepted is still to be made, at the end
+	// of a task or of a rule's after.
+	Busy *bool `yaml:"busy,omitempty" json:"busy,omitempty"`
 }
 
 // Reply is what is answered in place of the true answer's members.

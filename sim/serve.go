@@ -15,6 +15,9 @@ type outcome struct {
 	rules  []string
 	delay  time.Duration
 	drop   string
+	// hangUp ends the connection after the answer: the certificate it was made
+	// with is not shown any more.
+	hangUp bool
 }
 
 // serve takes one request through: count it, let the rules act, answer from the
@@ -65,21 +68,27 @@ func (m *Machine) handle(req *request) (outcome, bool) {
 // answer as they say.
 func (m *Machine) carryOut(req *request, a *answer, v verdict) outcome {
 	out := outcome{answer: a, rules: v.names}
-	act := a.act
-	if act != nil && !v.applies() {
-		act = nil
-	}
-	if act != nil && !a.bookkeeping {
+	acts := (a.act != nil || a.task != nil) && v.applies()
+	if acts && !a.bookkeeping {
 		m.st.LastChange = req.now
 	}
-	switch task := v.task(); {
-	case task != nil:
-		out.answer = m.ruledTask(req, task, act != nil, v.after())
-	case act != nil && v.after() > 0:
+	switch ruled := v.task(); {
+	case ruled != nil:
+		out.answer = m.ruledTask(req, ruled, acts, v.after())
+	case a.task != nil && v.drop() != dropBefore:
+		// The task that the answer names is there, even if it does nothing.
+		task := *a.task
+		task.For += v.after()
+		if !acts {
+			task.Act = nil
+		}
+		m.addTask(task)
+	case acts && v.after() > 0:
 		m.st.Deferred = append(m.st.Deferred, m.later(req, req.now.Add(v.after())))
-	case act != nil:
-		act(req.now)
+	case acts:
+		a.act(req.now)
 	}
+	out.hangUp = m.cert != nil && m.certOf != m.st.TLS
 	if out.answer.render != nil {
 		out.answer.body = out.answer.render()
 	}
@@ -168,6 +177,9 @@ func (m *Machine) write(w http.ResponseWriter, r *http.Request, out outcome) {
 	}
 	for k, v := range a.header {
 		h.Set(k, v)
+	}
+	if out.hangUp {
+		h.Set("Connection", "close")
 	}
 	if a.status == http.StatusNoContent || a.status == http.StatusNotModified {
 		body = nil

@@ -30,7 +30,7 @@ func (m *Machine) nativeTask(req *request, takes time.Duration) *answer {
 	act := m.later(req, time.Time{})
 	task.Act = &act
 	a := m.taskAnswer(req, task, m.spec.TaskRef)
-	a.act = func(time.Time) { m.addTask(task) }
+	a.task = &task
 	return a
 }
 
