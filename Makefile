@@ -1,0 +1,35 @@
+# Two commands matter: `make dev` and `make test`. The rest serve them.
+SHELL := /bin/bash
+BIN   := .dev/bin
+GO    ?= go
+CMDS  := compute computectl bmcsim nodeagent
+
+.PHONY: dev dev-reset build test lint generate verify histories
+
+dev: build ## everything on this machine, on loopback; ARGS="--nodes 1000" sizes the rack
+	@exec $(BIN)/compute dev $(ARGS)
+
+dev-reset: ## wipe the state of make dev
+	@if [ -x $(BIN)/compute ]; then $(BIN)/compute dev --wipe; else rm -rf .dev; fi
+
+build:
+	@mkdir -p $(BIN)
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/ $(addprefix ./cmd/,$(CMDS))
+
+test: lint ## everything that must hold, with real Postgres, Temporal, ipmi_sim and sshd
+	@./.ci/packages
+	$(GO) test -timeout 25m ./...
+
+lint:
+	$(GO) vet ./...
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "gofmt: the files above are not formatted"; exit 1; }
+	$(GO) tool -modfile=tools/lint.mod staticcheck ./...
+
+generate: ## golden files and what else is made from the tables
+	$(GO) test ./fleet ./api ./cli -update
+
+verify: generate ## generated files are as the tables make them
+	git diff --exit-code
+
+histories: ## record one history per workflow against a real server
+	$(GO) test ./workflows -run TestRecordHistories -record

@@ -1,0 +1,246 @@
+package localstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Group runs child processes of a stack: it starts them with their output in a
+// log file each, restarts one that ends by itself, and stops all.
+type Group struct {
+	// LogDir gets NAME.log of each; PIDFile records pids and start times, so
+	// that the next run ends what a killed one left behind.
+	LogDir, PIDFile string
+	// Say receives one line for a person when a child ends and is restarted.
+	Say func(line string)
+
+	mu      sync.Mutex
+	running map[string]*exec.Cmd
+	order   []string
+	closing bool
+	wg      sync.WaitGroup
+}
+
+// Child is one process of a Group.
+type Child struct {
+	Name string
+	Path string
+	Args []string
+	Env  []string
+}
+
+// Start starts a child and keeps it running until Stop.
+func (g *Group) Start(c Child) error {
+	if err := os.MkdirAll(g.LogDir, 0o755); err != nil {
+		return fmt.Errorf("make the log folder: %w", err)
+	}
+	log, err := os.OpenFile(filepath.Join(g.LogDir, c.Name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("open the log of %s: %w", c.Name, err)
+	}
+	cmd, err := g.spawn(c, log)
+	if err != nil {
+		log.Close()
+		return err
+	}
+	g.wg.Add(1)
+	go g.keep(c, cmd, log)
+	return nil
+}
+
+func (g *Group) spawn(c Child, log io.Writer) (*exec.Cmd, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closing {
+		return nil, errors.New("the stack is stopping")
+	}
+	cmd := exec.Command(c.Path, c.Args...)
+	cmd.Env = append(os.Environ(), c.Env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	// A group of its own: Ctrl-C reaches only us, and we stop the children in
+	// order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", c.Name, err)
+	}
+	if g.running == nil {
+		g.running = map[string]*exec.Cmd{}
+	}
+	if _, known := g.running[c.Name]; !known {
+		g.order = append(g.order, c.Name)
+	}
+	g.running[c.Name] = cmd
+	if err := RecordPID(g.PIDFile, cmd.Process.Pid); err != nil {
+		return nil, err
+	}
+	return cmd, nil
+}
+
+// keep waits for a child and starts it again, at most once a second.
+func (g *Group) keep(c Child, cmd *exec.Cmd, log *os.File) {
+	defer g.wg.Done()
+	defer log.Close()
+	for {
+		started := time.Now()
+		err := cmd.Wait()
+		g.mu.Lock()
+		closing := g.closing
+		g.mu.Unlock()
+		if closing {
+			return
+		}
+		g.Say(fmt.Sprintf("%s ended (%v); starting it again. Its log: %s", c.Name, exitText(err), log.Name()))
+		if wait := time.Second - time.Since(started); wait > 0 {
+			time.Sleep(wait)
+		}
+		for {
+			cmd, err = g.spawn(c, log)
+			if err == nil {
+				break
+			}
+			g.mu.Lock()
+			closing = g.closing
+			g.mu.Unlock()
+			if closing {
+				return
+			}
+			g.Say(err.Error())
+			time.Sleep(time.Second)
+		}
+	}
+}
+
+func exitText(err error) string {
+	if err == nil {
+		return "exit status 0"
+	}
+	return err.Error()
+}
+
+// Stop ends all children, last started first, each with SIGTERM and after
+// grace with SIGKILL.
+func (g *Group) Stop(grace time.Duration) {
+	g.mu.Lock()
+	g.closing = true
+	order := append([]string(nil), g.order...)
+	g.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		g.wg.Wait()
+		close(done)
+	}()
+	for i := len(order) - 1; i >= 0; i-- {
+		g.signal(order[i], syscall.SIGTERM)
+	}
+	select {
+	case <-done:
+		return
+	case <-time.After(grace):
+	}
+	for _, name := range order {
+		g.signal(name, syscall.SIGKILL)
+	}
+	<-done
+}
+
+func (g *Group) signal(name string, sig syscall.Signal) {
+	g.mu.Lock()
+	cmd := g.running[name]
+	g.mu.Unlock()
+	if cmd != nil && cmd.Process != nil {
+		_ = cmd.Process.Signal(sig) // already gone is what we want
+	}
+}
+
+// RecordPID appends a process and its start time to a file.
+func RecordPID(file string, pid int) error {
+	start, err := startTime(pid)
+	if err != nil {
+		return nil // gone already: nothing to record
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("record a pid: %w", err)
+	}
+	defer f.Close()
+	if _, err := fmt.Fprintf(f, "%d %s\n", pid, start); err != nil {
+		return fmt.Errorf("record a pid: %w", err)
+	}
+	return nil
+}
+
+// startTime is field 22 of /proc/PID/stat: a pid and its start time name one
+// process for good, a pid alone does not.
+func startTime(pid int) (string, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", fmt.Errorf("read the start time of %d: %w", pid, err)
+	}
+	rest := string(b[strings.LastIndexByte(string(b), ')')+1:])
+	fields := strings.Fields(rest)
+	if len(fields) < 20 {
+		return "", fmt.Errorf("read the start time of %d: short stat", pid)
+	}
+	return fields[19], nil
+}
+
+// EndLeftovers ends the processes a file records that still run, and empties
+// the file.
+func EndLeftovers(ctx context.Context, file string) error {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read recorded pids: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) != 2 {
+			continue
+		}
+		pid, err := strconv.Atoi(f[0])
+		if err != nil || pid <= 1 {
+			continue
+		}
+		if err := endProcess(ctx, pid, f[1]); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		return fmt.Errorf("forget recorded pids: %w", err)
+	}
+	return nil
+}
+
+func endProcess(ctx context.Context, pid int, start string) error {
+	alive := func() bool {
+		now, err := startTime(pid)
+		return err == nil && now == start
+	}
+	for i := 0; alive(); i++ {
+		sig := syscall.SIGTERM
+		if i > 50 {
+			sig = syscall.SIGKILL
+		}
+		if i == 0 || i == 51 {
+			_ = syscall.Kill(pid, sig) // gone in between is what we want
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("end process %d of a former run: %w", pid, ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return nil
+}
