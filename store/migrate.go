@@ -1,0 +1,58 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose uses
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// SchemaVersion is the newest migration this program knows.
+const SchemaVersion = 1
+
+// Migrate brings the database's schema up to date. Any number of processes may
+// call it at once: an advisory lock lets one work. Migrations are forward only
+// and safe while older processes run. It also records the cluster's epoch.
+func Migrate(ctx context.Context, url string) error {
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	defer db.Close()
+	dir, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	locker, err := lock.NewPostgresSessionLocker()
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, db, dir, goose.WithSessionLocker(locker))
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if _, err := p.Up(ctx); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if _, err := db.ExecContext(ctx, epochSQL); err != nil {
+		return fmt.Errorf("record the cluster's epoch: %w", err)
+	}
+	return nil
+}
+
+// SchemaKnown says whether the database's schema is one this program knows.
+func SchemaKnown(ctx context.Context, q Reader) (bool, error) {
+	var v int64
+	if err := q.QueryRow(ctx, `SELECT max(version_id) FROM goose_db_version WHERE is_applied`).Scan(&v); err != nil {
+		return false, fmt.Errorf("read the schema's version: %w", err)
+	}
+	return v >= SchemaVersion, nil
+}
