@@ -211,6 +211,10 @@ func (r *Rack) ControlURL() string {
 	return "http://" + r.ctlAddr
 }
 
+// CA is the certificate, in PEM, of the authority that signs for machines whose
+// TLS mode is ownCA.
+func (r *Rack) CA() []byte { return r.ca.pem() }
+
 // Now is the simulated time.
 func (r *Rack) Now() time.Time { return r.clock.now() }
 
@@ -219,7 +223,7 @@ func (r *Rack) Now() time.Time { return r.clock.now() }
 func (r *Rack) Advance(d time.Duration) {
 	r.clock.skip(d)
 	r.journal.write(record{Rack: r.rackRecord()})
-	for _, m := range r.due.taken(r.clock.now()) {
+	for _, m := range r.Machines() {
 		m.wake()
 	}
 }
