@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -90,6 +91,14 @@ type response struct {
 	body   map[string]any
 }
 
+// String is what a failed test prints.
+func (r *response) String() string {
+	if r == nil {
+		return "no answer"
+	}
+	return fmt.Sprintf("%d %.300s", r.status, r.raw)
+}
+
 // call makes a request with Basic auth. It returns nil when the connection ended
 // without a whole answer.
 func (b *bmc) call(method, path string, body any, headers ...string) *response {
@@ -142,7 +151,7 @@ func (b *bmc) get(path string) map[string]any {
 	b.t.Helper()
 	r := b.call(http.MethodGet, path, nil)
 	if r == nil || r.status != http.StatusOK {
-		b.t.Fatalf("GET %s: %+v", path, r)
+		b.t.Fatalf("GET %s: %v", path, r)
 	}
 	return r.body
 }
@@ -152,7 +161,7 @@ func (b *bmc) done(method, path string, body any) *response {
 	b.t.Helper()
 	r := b.call(method, path, body)
 	if r == nil || r.status >= 300 {
-		b.t.Fatalf("%s %s: %+v", method, path, r)
+		b.t.Fatalf("%s %s: %v", method, path, r)
 	}
 	return r
 }

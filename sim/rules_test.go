@@ -222,7 +222,7 @@ func TestRuleDelay(t *testing.T) {
 	b.faults(`faults: [{name: slow, match: {method: POST}, reply: {delay: 3s}}]`)
 	before := b.r.Now()
 	if r := b.reset("On"); r == nil || r.status >= 300 {
-		t.Fatalf("got %+v", r)
+		t.Fatalf("got %v", r)
 	}
 	if took := b.r.Now().Sub(before); took < 3*time.Second {
 		t.Errorf("answered after %s of simulated time, want 3s or more", took)
