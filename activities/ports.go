@@ -35,18 +35,24 @@ type Work struct {
 	Pool *PoolWant
 	// Erase is the effective erase of a release or retire, decided when the
 	// verb was admitted.
-	Erase        fleet.EraseMethod
-	MaybeInUse   bool
-	EraseOwed    bool
-	BootMAC      string
+	Erase      fleet.EraseMethod
+	MaybeInUse bool
+	EraseOwed  bool
+	BootMAC    string
+	// BMCUsername is the recorded account.
+	BMCUsername  string
 	BMCIdentity  fleet.BMCIdentity
 	Capabilities fleet.Capabilities
 	Inventory    *fleet.Inventory
 	Image        *fleet.ImageView
 	// LeftBehind is what an aborted operation before could not clean up.
 	LeftBehind []string
-	// Done names the steps that already ended well, for a resumed operation.
-	Done []string
+	// Boots is the number of the operation's last armed boot, 0 before the first.
+	Boots int
+	// Steps are the operation's steps as recorded.
+	Steps []fleet.Step
+	// Secrets names the sealed secrets that the operation carries.
+	Secrets []string
 }
 
 // PoolWant is what a pool demands of a node's hardware.
@@ -61,9 +67,14 @@ type Result struct {
 	// Image is recorded by deploy; Whole that its whole image was verified.
 	Image *fleet.ImageView
 	Whole *bool
-	// ForgetBMCPassword and RevokeIdentity are retire's.
+	// EndChain says that no operation follows, whatever the chain says: the
+	// machine may be in use.
+	EndChain bool
+	// ForgetBMCPassword is retire's.
 	ForgetBMCPassword bool
-	Detail            string
+	// NotDone is what a forced retire could not do: it is stored as the
+	// operation's leftBehind and told in the event.
+	NotDone []string
 }
 
 // Failure is why an operation failed, in words for a person.
@@ -71,8 +82,6 @@ type Failure struct {
 	Step, Code, Cause, Remedy string
 	// Park keeps the workflow open for retry and abort.
 	Park bool
-	// Evidence are the last BMC exchanges.
-	Evidence []bmc.Exchange
 }
 
 // SafePoint is what a workflow learns before a step that could change power,
@@ -97,6 +106,8 @@ type Operations interface {
 	// StartStep marks a step running (attempts + 1) and returns what SaveJournal
 	// kept for it in an earlier attempt, nil if nothing.
 	StartStep(ctx context.Context, operationID, step string) (json.RawMessage, error)
+	// Journal reads what SaveJournal kept for a step, nil if nothing.
+	Journal(ctx context.Context, operationID, step string) (json.RawMessage, error)
 	// SaveJournal keeps an entry for a step before it acts.
 	SaveJournal(ctx context.Context, operationID, step string, entry any) error
 	// NoteStep sets a running step's detail.
@@ -106,7 +117,11 @@ type Operations interface {
 	// PlanSteps records the steps to come as pending; known ones stay.
 	PlanSteps(ctx context.Context, operationID string, names []string) error
 	// CheckSafePoint judges hold, the site's pause and its limits. kind is
-	// "power", "deploy" or "" (only hold and pause).
+	// "power", "deploy" or "" (only hold and pause). A Go takes a place in the
+	// kind's limit: of "power" until the step that is started next ends, of
+	// "deploy" until the operation ends or parks. Asking again while the place
+	// is held is Go. The caller asks before each step that could change power,
+	// boot or disk, and in its long waits with "".
 	CheckSafePoint(ctx context.Context, operationID, kind string) (SafePoint, error)
 	// SetWaiting records what the operation waits for (state waiting); nil makes
 	// it running again.
@@ -114,10 +129,14 @@ type Operations interface {
 	// SucceedOperation ends it well: node state, event, next operation of the
 	// chain in one transaction.
 	SucceedOperation(ctx context.Context, operationID string, r Result) error
+	// SaveEvidence keeps the last BMC exchanges of an act that failed, replacing
+	// those kept before.
+	SaveEvidence(ctx context.Context, operationID string, exchanges []bmc.Exchange) error
 	// FailOperation ends it failed, or parks it: node failed with step, cause,
 	// remedy, event.
 	FailOperation(ctx context.Context, operationID string, f Failure) error
-	// AbortOperation ends it aborted with what could not be cleaned up.
+	// AbortOperation ends it aborted with what could not be cleaned up. One that
+	// is already aborted gets leftBehind and is no error.
 	AbortOperation(ctx context.Context, operationID, cause string, leftBehind []string) error
 	// RetryOperation makes, or finds made, the judged transaction of
 	// metal/retry. refused is empty when the operation may go on, else why not.
@@ -143,8 +162,12 @@ type Nodes interface {
 	// RevokeIdentity revokes the node's certificates and raises its generation;
 	// once an operation, however often it is called.
 	RevokeIdentity(ctx context.Context, operationID, reason string) error
-	// RecordEraseOwed marks disks as holding a deployed image from now on.
+	// RecordEraseOwed marks disks as holding a deployed image from now on, and
+	// that none is known to be whole.
 	RecordEraseOwed(ctx context.Context, operationID string) error
+	// RecordImage stores the image on the disk as soon as it is there; whole
+	// says that all of it was verified.
+	RecordImage(ctx context.Context, operationID string, image fleet.ImageView, whole bool) error
 	// RecordErase stores erase records and clears what is owed once every disk
 	// of the inventory has one.
 	RecordErase(ctx context.Context, operationID string, disks []fleet.DiskErase) error
@@ -154,6 +177,9 @@ type Nodes interface {
 	// StageCredentials seals a new password beside the present one before it is
 	// set on the BMC: the operation's own, or a generated one.
 	StageCredentials(ctx context.Context, operationID string) error
+	// StagedPassword opens the staged password, to be set on the BMC. It stays
+	// in the memory of the activity that asked.
+	StagedPassword(ctx context.Context, operationID string) (string, error)
 }
 
 // Boot is one armed power-on that boots our image.
@@ -174,35 +200,78 @@ type Command struct {
 	Data            json.RawMessage
 }
 
+// Machine is what is known of the machine since the operation's last boot was
+// armed.
+type Machine struct {
+	// CalledIn says that it called in on that boot.
+	CalledIn bool
+	// Reused says that the boot's used token was shown again: the machine
+	// restarted by itself.
+	Reused bool
+	// Present says that the machine that called in was heard of within the last
+	// 90 seconds.
+	Present bool
+}
+
+// CommandIn is a command to be sent.
+type CommandIn struct {
+	// Key names the command within (operation, boot): the same key is sent once.
+	Key, Type string
+	// Args are the arguments without secrets.
+	Args any
+	// Secrets maps names of arguments to names of the operation's secrets,
+	// which are merged into the arguments at delivery. A secret that the
+	// operation does not carry is left out.
+	Secrets map[string]string
+	Expires time.Duration
+}
+
 // Machines is the machine-facing side: boots, commands and reports.
 type Machines interface {
-	// ArmBoot makes the boot of the operation's next power-on and voids the one
-	// before. The call that finds an armed, unused boot of this step's number
-	// returns it again.
-	ArmBoot(ctx context.Context, operationID string) (Boot, error)
+	// ArmBoot makes the operation's boot of this number (1 for its first
+	// power-on with our image) and voids the ones before. The same number again
+	// returns the same boot while it is unused.
+	ArmBoot(ctx context.Context, operationID string, number int) (Boot, error)
 	// VoidBoots ends all boots of the operation.
 	VoidBoots(ctx context.Context, operationID string) error
-	// CalledIn says whether the machine called in on the operation's last boot.
-	CalledIn(ctx context.Context, operationID string) (bool, error)
-	// SendCommand queues a command once per (operation, boot, key).
-	SendCommand(ctx context.Context, operationID, key, commandType string, args any, expires time.Duration) (string, error)
+	// Machine reads what is known of the machine on the operation's last boot.
+	Machine(ctx context.Context, operationID string) (Machine, error)
+	// SendCommand queues a command for the machine of the operation's last boot.
+	SendCommand(ctx context.Context, operationID string, c CommandIn) (string, error)
 	// Command reads a command.
 	Command(ctx context.Context, commandID string) (Command, error)
 	// CancelCommands cancels the operation's open commands.
 	CancelCommands(ctx context.Context, operationID string) error
+	// ImageURL opens the whole URL of the operation's image, which a BMC is
+	// told for an ISO. It stays in the memory of the activity that asked.
+	ImageURL(ctx context.Context, operationID string) (string, error)
 	// ReportURL returns the operation's one-time report URL, made once.
 	ReportURL(ctx context.Context, operationID string) (string, error)
 	// Reported says whether the installed system reported.
 	Reported(ctx context.Context, operationID string) (bool, error)
 }
 
+// Credentials says which of a node's BMC credentials are meant.
+type Credentials string
+
+// The credentials of a node: those that its live operation carries, and those
+// staged by a rotation.
+const (
+	OperationCredentials Credentials = "operation"
+	StagedCredentials    Credentials = "staged"
+)
+
 // Gate opens BMCs: it takes the lease, checks the address, takes over the
 // session, loads the credentials (which never pass through an activity's
 // input) and compares the recorded identity before every change.
 type Gate interface {
 	// Open opens the node's BMC for reading, or for a change. Without a free
-	// lease it fails with bmc.KindBusy and a delay. The release must be called.
+	// lease it fails with bmc.KindBusy and a delay; for a change also like
+	// Operations when the fence is another's. The release must be called.
 	Open(ctx context.Context, operationID, nodeID string, change bool) (bmc.Client, func(context.Context), error)
+	// OpenWith is Open for a change with other credentials than the recorded
+	// ones, by a login of its own that is ended with the release.
+	OpenWith(ctx context.Context, operationID, nodeID string, which Credentials) (bmc.Client, func(context.Context), error)
 	// EndSessions deletes the BMC session kept for the node.
 	EndSessions(ctx context.Context, nodeID string) error
 	// Exchanges are the last exchanges with the node's BMC, for evidence.

@@ -411,6 +411,7 @@ CREATE TABLE boots (
     token_hash   bytea NOT NULL,
     created_at   timestamptz NOT NULL DEFAULT now(),
     used_at      timestamptz,
+    reused_at    timestamptz,                          -- its used token was shown again: the machine restarted by itself
     voided_at    timestamptz,
     session_hash bytea UNIQUE,                         -- of the machine that called in
     last_seen_at timestamptz,
