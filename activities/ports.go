@@ -12,87 +12,18 @@ import (
 	"github.com/bettercompute/compute/fleet"
 )
 
-// Work is what an operation is to do and what is known of its node, without
-// secrets.
-type Work struct {
-	OperationID string
-	NodeID      string
-	TenantID    string
-	SiteID      string
-	PoolID      string
-	NodeName    string
-	Verb        fleet.Verb
-	// Input is the verb's input as stored (In type of the method table).
-	Input json.RawMessage
-	// RequestedBy is the identity that asked; Reason is why.
-	RequestedBy string
-	Reason      string
-	ReturnTo    fleet.ProvisionState
-	State       fleet.ProvisionState
-	Site        fleet.SiteSpec
-	Waits       fleet.Waits
-	// Pool is what commission checks against; nil without a pool.
-	Pool *PoolWant
-	// Erase is the effective erase of a release or retire, decided when the
-	// verb was admitted.
-	Erase      fleet.EraseMethod
-	MaybeInUse bool
-	EraseOwed  bool
-	BootMAC    string
-	// BMCUsername is the recorded account.
-	BMCUsername  string
-	BMCIdentity  fleet.BMCIdentity
-	Capabilities fleet.Capabilities
-	Inventory    *fleet.Inventory
-	Image        *fleet.ImageView
-	// LeftBehind is what an aborted operation before could not clean up.
-	LeftBehind []string
-	// Boots is the number of the operation's last armed boot, 0 before the first.
-	Boots int
-	// Steps are the operation's steps as recorded.
-	Steps []fleet.Step
-	// Secrets names the sealed secrets that the operation carries.
-	Secrets []string
-}
-
-// PoolWant is what a pool demands of a node's hardware.
-type PoolWant struct {
-	PoolID, GPUModel string
-	GPUsPerNode      int
-}
-
-// Result is what a successful operation leaves on the node; nil members
-// change nothing.
-type Result struct {
-	// Image is recorded by deploy; Whole that its whole image was verified.
-	Image *fleet.ImageView
-	Whole *bool
-	// EndChain says that no operation follows, whatever the chain says: the
-	// machine may be in use.
-	EndChain bool
-	// ForgetBMCPassword is retire's.
-	ForgetBMCPassword bool
-	// NotDone is what a forced retire could not do: it is stored as the
-	// operation's leftBehind and told in the event.
-	NotDone []string
-}
-
-// Failure is why an operation failed, in words for a person.
-type Failure struct {
-	Step, Code, Cause, Remedy string
-	// Park keeps the workflow open for retry and abort.
-	Park bool
-}
-
-// SafePoint is what a workflow learns before a step that could change power,
-// boot or disk.
-type SafePoint struct {
-	// Go says that the step may start; else WaitingFor says why not.
-	Go         bool
-	WaitingFor *fleet.WaitingFor
-	// Again is when to look again unless woken.
-	Again time.Duration
-}
+// What the ports speak of is the vocabulary's, since the store knows it too.
+type (
+	Work      = fleet.Work
+	PoolWant  = fleet.PoolWant
+	Result    = fleet.OperationResult
+	Failure   = fleet.OperationFailure
+	SafePoint = fleet.SafePoint
+	Boot      = fleet.Boot
+	Command   = fleet.Command
+	Machine   = fleet.Machine
+	CommandIn = fleet.CommandIn
+)
 
 // Operations is the record of operations in Postgres. Every write is fenced by
 // the operation's id on its node: when the fence is another's it returns an
@@ -180,50 +111,6 @@ type Nodes interface {
 	// StagedPassword opens the staged password, to be set on the BMC. It stays
 	// in the memory of the activity that asked.
 	StagedPassword(ctx context.Context, operationID string) (string, error)
-}
-
-// Boot is one armed power-on that boots our image.
-type Boot struct {
-	ID string
-	// ISOURL and HTTPURL are what the BMC or the firmware is told.
-	ISOURL, HTTPURL string
-	Number          int
-}
-
-// Command is a command to a machine as it stands.
-type Command struct {
-	ID, Type, State string // pending delivered succeeded failed cancelled expired
-	Percent         *int
-	Detail          string
-	Error           string
-	ProgressAt      *time.Time
-	Data            json.RawMessage
-}
-
-// Machine is what is known of the machine since the operation's last boot was
-// armed.
-type Machine struct {
-	// CalledIn says that it called in on that boot.
-	CalledIn bool
-	// Reused says that the boot's used token was shown again: the machine
-	// restarted by itself.
-	Reused bool
-	// Present says that the machine that called in was heard of within the last
-	// 90 seconds.
-	Present bool
-}
-
-// CommandIn is a command to be sent.
-type CommandIn struct {
-	// Key names the command within (operation, boot): the same key is sent once.
-	Key, Type string
-	// Args are the arguments without secrets.
-	Args any
-	// Secrets maps names of arguments to names of the operation's secrets,
-	// which are merged into the arguments at delivery. A secret that the
-	// operation does not carry is left out.
-	Secrets map[string]string
-	Expires time.Duration
 }
 
 // Machines is the machine-facing side: boots, commands and reports.

@@ -58,17 +58,21 @@ type Client interface {
 	Close(ctx context.Context) error
 }
 
-// PowerState is what a BMC says of the host's power.
-type PowerState string
+// What is known of a machine through its BMC is the vocabulary's, since the
+// store keeps it.
+type (
+	PowerState = fleet.PowerState
+	Found      = fleet.Found
+	Exchange   = fleet.Exchange
+)
 
-// The power states. Everything a BMC says that is none of on, off and the two
-// transitions is Unknown, which is neither on nor off.
+// The power states; see fleet.
 const (
-	PowerOn      PowerState = "on"
-	PowerOff     PowerState = "off"
-	PoweringOn   PowerState = "poweringOn"
-	PoweringOff  PowerState = "poweringOff"
-	PowerUnknown PowerState = "unknown"
+	PowerOn      = fleet.PowerOn
+	PowerOff     = fleet.PowerOff
+	PoweringOn   = fleet.PoweringOn
+	PoweringOff  = fleet.PoweringOff
+	PowerUnknown = fleet.PowerUnknown
 )
 
 // PowerAim is what a power change is for. The driver maps it to what the
@@ -132,21 +136,6 @@ type BootOverride struct {
 	// UEFI and Legacy say the mode as read; when setting, at most one is
 	// true and means the mode is required.
 	UEFI, Legacy bool
-}
-
-// Found is what Identify learns of a machine.
-type Found struct {
-	Identity fleet.BMCIdentity
-	// System is the path of the chosen ComputerSystem ("" over IPMI).
-	System string
-	// MachineKey identifies the hardware over address changes: the UUID where
-	// it proves something, else manager UUID and system id, else certificate
-	// or MAC and system id. Empty when nothing identifies it.
-	MachineKey   string
-	Capabilities fleet.Capabilities
-	// Quirks are what this BMC was learned to need, for storing and showing.
-	Quirks []string
-	Power  PowerState
 }
 
 // LogEntry is one line of a BMC's own log.
@@ -217,17 +206,6 @@ type SessionStore interface {
 	Save(ctx context.Context, uri, token string) error
 	// Keep says whether Close leaves the session open for the next holder.
 	Keep() bool
-}
-
-// Exchange is one request to a BMC and its answer, kept as evidence.
-type Exchange struct {
-	At        time.Time `json:"at"`
-	Method    string    `json:"method"`
-	Path      string    `json:"path"`
-	Status    int       `json:"status,omitempty"`
-	MessageID string    `json:"messageId,omitempty"`
-	Error     string    `json:"error,omitempty"`
-	Millis    int64     `json:"millis"`
 }
 
 // Waits are the spacings and bounds of a driver's polling.

@@ -48,6 +48,12 @@ type Error struct {
 	Remedy string
 	// RetryAfter is the BMC's or the lease's hint, 0 without one.
 	RetryAfter time.Duration
+	// Status and MessageID are the BMC's own answer, where there was one.
+	Status    int
+	MessageID string
+	// Unsent says that no byte of the request reached the BMC, so that a change
+	// it carried was certainly not made.
+	Unsent bool
 	// Candidates are the systems of a service when none or several match.
 	Candidates []string
 	Err        error

@@ -34,7 +34,7 @@ var Patterns = map[string]string{
 	"checksum":       `^sha256:[0-9a-f]{64}$`,
 	"fingerprint":    `^sha256:[0-9a-f]{64}$`,
 	"identity":       `^[a-z0-9-]{1,32}:[^\u0000-\u0020\u007f]{1,256}$`,
-	"httpURL":        `^https?://[^\u0000-\u0020\u007f]{1,2000}$`,
+	"httpURL":        `^https?://[^\u0000-\u0020\u007f]+$`,
 	"uuid":           `^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$`,
 	"sshKey":         `^[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\u0000-\u001f\u007f]*)?$`,
 	"taintKey":       `^[^\u0000]+$`,
