@@ -145,6 +145,12 @@ func (m *Machine) record() {
 	m.unsaved = 0
 }
 
+// recordLog writes the newest entries of the request log alone.
+func (m *Machine) recordLog() {
+	m.rack.journal.write(record{ID: m.id, Log: m.log.last(m.unsaved), LogEnd: m.log.total})
+	m.unsaved = 0
+}
+
 func (m *Machine) stateRecord() record {
 	st := m.st
 	st.Counts.Requests = nil
@@ -162,8 +168,7 @@ func (r *Rack) flush() {
 	for _, m := range j.takeOwed() {
 		m.mu.Lock()
 		if m.unsaved > 0 && !m.removed {
-			j.write(record{ID: m.id, Log: m.log.last(m.unsaved), LogEnd: m.log.total})
-			m.unsaved = 0
+			m.recordLog()
 		}
 		m.mu.Unlock()
 	}

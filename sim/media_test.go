@@ -106,3 +106,26 @@ func TestSecureErase(t *testing.T) {
 		t.Errorf("at its end: %s, erased %s", c, e)
 	}
 }
+
+// TestMediaByPatch inserts and ejects by writing the slot, as on services whose
+// slots have no actions.
+func TestMediaByPatch(t *testing.T) {
+	t.Parallel()
+	b := newBMC(t, sim.MachineSpec{Profile: "lenovo", Seed: 1, MediaUnder: "manager"})
+	slot := "/redfish/v1/Managers/1/VirtualMedia/EXT1"
+	r := b.call(http.MethodGet, slot, nil)
+	if r.body["Actions"] != nil || r.header.Get("Allow") != "GET, HEAD, PATCH" {
+		t.Errorf("actions %v, Allow %q", r.body["Actions"], r.header.Get("Allow"))
+	}
+	b.done(http.MethodPatch, slot, map[string]any{"Image": iso, "Inserted": true})
+	if doc := b.get(slot); doc["Inserted"] != true || doc["Image"] != iso {
+		t.Errorf("inserted: %v %v", doc["Inserted"], doc["Image"])
+	}
+	if r := b.call(http.MethodPatch, slot, map[string]any{"Image": iso}); r.status != http.StatusConflict {
+		t.Errorf("into a full slot: %v", r)
+	}
+	b.done(http.MethodPatch, slot, map[string]any{"Image": nil, "Inserted": false})
+	if doc := b.get(slot); doc["Inserted"] != false {
+		t.Errorf("ejected: %v", doc["Inserted"])
+	}
+}

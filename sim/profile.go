@@ -90,6 +90,8 @@ type profileMedia struct {
 		Types []string `yaml:"types"`
 		// NoInsert leaves the slot without an InsertMedia action.
 		NoInsert bool `yaml:"noInsert"`
+		// Patch has media inserted and ejected by a PATCH of the slot, without actions.
+		Patch bool `yaml:"patch"`
 	} `yaml:"slots"`
 	// EmptyImage is what Image shows without a medium: "null", "empty", "absent" or text.
 	EmptyImage        string   `yaml:"emptyImage"`

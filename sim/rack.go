@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -62,6 +63,7 @@ type Rack struct {
 	byID    map[string]*Machine
 	byAddr  map[string]*Machine // ip:port
 	ordinal int
+	size    atomic.Int64 // machines in byID
 }
 
 // NewRack starts a rack; with a StateDir that holds a journal, with the
@@ -150,6 +152,7 @@ func (r *Rack) place(m *Machine) error {
 	defer r.mu.Unlock()
 	r.byID[m.id] = m
 	r.byAddr[addr] = m
+	r.size.Store(int64(len(r.byID)))
 	return nil
 }
 

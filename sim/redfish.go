@@ -91,7 +91,7 @@ func (m *Machine) read(req *request, res *resource) *answer {
 	if m.vary.expand && req.query.Has("$expand") {
 		m.expand(req, doc)
 	}
-	a := &answer{status: http.StatusOK, body: doc, header: map[string]string{}}
+	a := &answer{status: http.StatusOK, body: doc, header: map[string]string{"Allow": res.allow()}}
 	tag := m.etag(doc)
 	if m.spec.ETag == "header" || m.spec.ETag == "both" {
 		a.header["ETag"] = tag

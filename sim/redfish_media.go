@@ -26,15 +26,23 @@ func (m *Machine) findMedia(owner int, base string, rest []string) *resource {
 		return nil
 	}
 	at := slot{owner, n, base + "/" + slots[n].ID}
+	shape := m.prof.Media.Slots[n]
 	switch strings.Join(rest[1:], "/") {
 	case "":
-		return &resource{get: func(*request) object { return m.mediumDocument(at) }}
+		res := &resource{get: func(*request) object { return m.mediumDocument(at) }}
+		if shape.Patch {
+			res.patch = func(req *request) *answer { return m.patchMedium(req, at) }
+		}
+		return res
 	case "Actions/VirtualMedia.InsertMedia":
-		if m.prof.Media.Slots[n].NoInsert {
+		if shape.NoInsert || shape.Patch {
 			return nil
 		}
 		return &resource{post: func(req *request) *answer { return m.postInsert(req, at) }}
 	case "Actions/VirtualMedia.EjectMedia":
+		if shape.Patch {
+			return nil
+		}
 		return &resource{post: func(req *request) *answer { return m.postEject(req, at) }}
 	}
 	return nil
@@ -72,6 +80,9 @@ func (m *Machine) mediumDocument(at slot) object {
 			doc["Image"], doc["ImageName"] = m.prof.Media.EmptyImage, m.prof.Media.EmptyImage
 		}
 	}
+	if shape.Patch {
+		return m.dress("VirtualMedia", doc)
+	}
 	actions := object{"#VirtualMedia.EjectMedia": object{"target": at.path + "/Actions/VirtualMedia.EjectMedia"}}
 	if !shape.NoInsert {
 		insert := object{"target": at.path + "/Actions/VirtualMedia.InsertMedia"}
@@ -93,6 +104,11 @@ func (m *Machine) postInsert(req *request, at slot) *answer {
 	if m.medium(at).Inserted {
 		return m.resourceInUse()
 	}
+	return m.insertInto(req, at)
+}
+
+// insertInto is the answer to an insertion that has been judged.
+func (m *Machine) insertInto(req *request, at slot) *answer {
 	image, _ := req.body["Image"].(string) // judged above
 	protected, given := req.body["WriteProtected"].(bool)
 	do := &answer{status: http.StatusNoContent}
@@ -144,4 +160,18 @@ func (m *Machine) postEject(req *request, at slot) *answer {
 	}
 	do.render = func() object { return m.mediumDocument(at) }
 	return m.changed(req, m.vary.eject, do)
+}
+
+// patchMedium inserts or ejects by writing the slot's own members.
+func (m *Machine) patchMedium(req *request, at slot) *answer {
+	if image, given := req.body["Image"]; given && image == nil || req.body["Inserted"] == false {
+		return m.postEject(req, at)
+	}
+	if refusal := m.judgeInsert(req); refusal != nil {
+		return refusal
+	}
+	if m.medium(at).Inserted {
+		return m.resourceInUse()
+	}
+	return m.insertInto(req, at)
 }

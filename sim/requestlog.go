@@ -1,12 +1,23 @@
 package sim
 
 import (
+	"strings"
 	"time"
 	"unique"
 )
 
-// requestsKept bounds the request log of one machine.
-const requestsKept = 2048
+// The request log of one machine keeps requestsKept entries, fewer in a rack
+// that would keep more than requestsKeptAll together, but requestsKeptLeast.
+const (
+	requestsKept      = 2048
+	requestsKeptLeast = 128
+	requestsKeptAll   = 2 << 20
+)
+
+// logLimit is what a machine's request log keeps in a rack of this size.
+func (r *Rack) logLimit() int {
+	return min(requestsKept, max(requestsKeptLeast, requestsKeptAll/max(1, int(r.size.Load()))))
+}
 
 // Request is one entry of a machine's request log, on the simulated clock.
 type Request struct {
@@ -46,18 +57,23 @@ type requestExtra struct {
 	rules         []string
 }
 
-func (l *requestLog) add(r Request) {
+// add notes a request, and forgets the oldest above the limit.
+func (l *requestLog) add(r Request, limit int) {
 	l.total++
 	p := packedRequest{at: r.At.UnixNano(), what: unique.Make(requestKind{r.Method, r.Path, r.Auth}), status: uint16(r.Status)}
 	if r.IfMatch != "" || r.Body != "" || len(r.Rules) > 0 {
 		p.extra = &requestExtra{r.IfMatch, r.Body, r.Rules}
 	}
-	if len(l.entries) < requestsKept {
+	if len(l.entries) > limit {
+		kept := append(append([]packedRequest{}, l.entries[l.first:]...), l.entries[:l.first]...)
+		l.entries, l.first = kept[len(kept)-limit:], 0
+	}
+	if len(l.entries) < limit {
 		l.entries = append(l.entries, p)
 		return
 	}
 	l.entries[l.first] = p
-	l.first = (l.first + 1) % requestsKept
+	l.first = (l.first + 1) % limit
 }
 
 func (l *requestLog) all() []Request { return l.last(len(l.entries)) }
@@ -78,9 +94,23 @@ func (l *requestLog) last(n int) []Request {
 	return out
 }
 
-// Requests is the machine's request log, oldest first: the last 2048 requests.
+// Requests is the machine's request log, oldest first: the last 2048 requests,
+// fewer in a rack of more than a thousand machines.
 func (m *Machine) Requests() []Request {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.log.all()
+}
+
+// numbered collections whose members come and go: their paths are counted as one.
+var passing = []string{sessionsPath + "/", tasksPath + "/", monitorsPath + "/"}
+
+// countedAs is the key of a request in Counts.Requests.
+func (r Request) countedAs() string {
+	for _, p := range passing {
+		if strings.HasPrefix(r.Path, p) {
+			return r.Method + " " + p + "{id}"
+		}
+	}
+	return r.Method + " " + r.Path
 }

@@ -124,7 +124,7 @@ func (m *pastMachine) takeLog(rec record) {
 			m.logEnd = n + 1
 		}
 		if n >= m.noted {
-			m.totals[e.Method+" "+e.Path]++
+			m.totals[e.countedAs()]++
 			m.noted = n + 1
 		}
 	}
@@ -172,7 +172,7 @@ func (r *Rack) resumeMachine(p *pastMachine) error {
 	m.faults.rules = p.faults
 	m.bootLog = p.boots
 	for _, e := range p.log {
-		m.log.add(e)
+		m.log.add(e, requestsKept)
 	}
 	m.log.total = p.noted
 	r.ordinal = max(r.ordinal, m.ordinal)

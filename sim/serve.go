@@ -108,10 +108,14 @@ func (m *Machine) later(req *request, at time.Time) Act {
 
 // note writes a request down; the journal gets it with the next flush at latest.
 func (m *Machine) note(r Request) {
-	m.log.add(r)
-	m.st.Counts.Requests[r.Method+" "+r.Path]++
+	limit := m.rack.logLimit()
+	m.log.add(r, limit)
+	m.st.Counts.Requests[r.countedAs()]++
 	m.unsaved++
-	if m.unsaved == 1 {
+	switch {
+	case m.unsaved >= limit/2:
+		m.recordLog()
+	case m.unsaved == 1:
 		m.rack.journal.owes(m)
 	}
 }
