@@ -265,6 +265,8 @@ CREATE TABLE operations (
     power_on        int NOT NULL DEFAULT 0,            -- number of the last power-on with a boot id
     hardware_model  text,
     evidence        jsonb,
+    place           text,                              -- the place held in the site's limit: power or deploy
+    place_wanted    text,                              -- the place waited for, in order of creation
     requested_by    text NOT NULL,
     reason          text,
     epoch           bigint NOT NULL,
@@ -281,6 +283,8 @@ CREATE UNIQUE INDEX operations_parked ON operations (node_id) WHERE parked;
 CREATE INDEX operations_by_node ON operations (node_id, created_at DESC, id DESC);
 CREATE INDEX operations_by_tenant ON operations (tenant_id, created_at DESC, id DESC);
 CREATE INDEX operations_open ON operations (created_at) WHERE state IN ('pending', 'running', 'waiting') OR parked;
+
+CREATE INDEX operations_places ON operations (node_id) WHERE place IS NOT NULL OR place_wanted IS NOT NULL;
 
 -- Secrets of an operation (userData, networkData, the query of image.url,
 -- passwords on their way to a BMC), sealed; removed when it ends.
