@@ -65,6 +65,7 @@ func (m *Machine) View(full bool) MachineView {
 		v.MACs = append(v.MACs, n.MAC)
 	}
 	st := copied(m.st)
+	st.Counts.Requests = nil // they are many; /counts has them
 	spec := m.spec
 	v.State, v.Spec = &st, &spec
 	return v

@@ -152,10 +152,28 @@ func (m *Machine) withEffect(values map[string]any) (State, error) {
 	if err := dec.Decode(&st); err != nil {
 		return st, err
 	}
+	return st, m.possible(&st)
+}
+
+// possible refuses a state that this machine cannot be in.
+func (m *Machine) possible(st *State) error {
 	if len(st.Systems) != len(m.st.Systems) {
-		return st, errors.New("a machine keeps the number of its systems")
+		return errors.New("a machine keeps the number of its systems")
 	}
-	return st, nil
+	for i := range st.Systems {
+		if len(st.Systems[i].Media) > len(m.prof.Media.Slots) {
+			return errors.New("a machine gets no more media slots")
+		}
+	}
+	if len(st.Accounts) == 0 {
+		return errors.New("a BMC keeps one account at least")
+	}
+	for _, t := range st.Tasks {
+		if len(t.States) == 0 {
+			return errors.New("a task is in some state")
+		}
+	}
+	return nil
 }
 
 // adopt takes another state over, and ends what can no longer run in it.

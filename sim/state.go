@@ -209,9 +209,9 @@ type Act struct {
 // Counts is what the machine was asked to do, and what it saw.
 type Counts struct {
 	// Requests counts by "METHOD path".
-	Requests map[string]int `json:"requests,omitempty"`
+	Requests map[string]int `json:"requests"`
 	// Resets counts the requested resets by ResetType, done or not.
-	Resets map[string]int `json:"resets,omitempty"`
+	Resets map[string]int `json:"resets"`
 	// InsertMedia counts the InsertMedia requests, done or not.
 	InsertMedia int `json:"insertMedia"`
 	// ChangesInFlightMax is the largest number of changing requests that were
