@@ -344,3 +344,30 @@ func FreePort() (int, error) {
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
+
+// RemoveCluster stops and removes the cluster that StartPostgres made for dir,
+// wherever it lies.
+func RemoveCluster(ctx context.Context, dir string) error {
+	cred, err := serverUser()
+	if err != nil {
+		return err
+	}
+	where, err := clusterDir(dir, cred)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(where, "data", "PG_VERSION")); err == nil {
+		bin, err := PostgresBinaries(ctx, dir)
+		if err != nil {
+			return err
+		}
+		p := &Postgres{bin: bin, cred: cred, Dir: where}
+		if err := p.stopLeftover(ctx); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(where); err != nil {
+		return fmt.Errorf("remove the cluster: %w", err)
+	}
+	return nil
+}
