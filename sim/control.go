@@ -170,6 +170,13 @@ func (r *Rack) ControlHandler() http.Handler {
 		m.ClearFaults()
 		w.WriteHeader(http.StatusNoContent)
 	}))
+	mux.HandleFunc("POST /sim/machines/{id}/restart", r.one(func(w http.ResponseWriter, _ *http.Request, m *Machine) {
+		if !m.Restart() {
+			refuse(w, http.StatusConflict, errors.New("the machine is off"))
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
 	mux.HandleFunc("GET /sim/clock", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]any{"now": r.Now(), "timeScale": r.clock.factor})
 	})

@@ -92,6 +92,9 @@ func TestControlAPI(t *testing.T) {
 	if status, _ := c.call(http.MethodPatch, path, `{"/health": "Critical"}`); status != http.StatusOK || at(c.get(path), "state", "systems", 0, "health") != "Critical" {
 		t.Errorf("PATCH: %d", status)
 	}
+	if status, _ := c.call(http.MethodPost, path+"/restart", ""); status != http.StatusConflict {
+		t.Errorf("restart of a machine that is off: %d", status)
+	}
 	if status, _ := c.call(http.MethodPost, "/sim/clock", `{"advance": "90s"}`); status != http.StatusOK {
 		t.Errorf("clock: %d", status)
 	}

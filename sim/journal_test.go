@@ -149,3 +149,40 @@ func TestBrokenTail(t *testing.T) {
 		t.Errorf("machines: %d, want 1", len(r.Machines()))
 	}
 }
+
+// TestOwnPorts runs where machines have ports instead of addresses, and keep
+// them over a restart.
+func TestOwnPorts(t *testing.T) {
+	t.Parallel()
+	opts := sim.Options{StateDir: t.TempDir(), TimeScale: still, OwnPorts: true}
+	var before []string
+	for round := range 2 {
+		r, err := sim.NewRack(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if round == 0 {
+			for range 2 {
+				if _, err := r.Add(plain()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var got []string
+		for _, m := range r.Machines() {
+			b := &bmc{t, r, m, insecure(t)}
+			b.get(sysPath)
+			b.c.CloseIdleConnections()
+			got = append(got, m.Address())
+		}
+		if round == 1 {
+			if diff := cmp.Diff(before, got); diff != "" {
+				t.Errorf("addresses (-before +after):\n%s", diff)
+			}
+		}
+		before = got
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

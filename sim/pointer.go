@@ -195,7 +195,7 @@ func (m *Machine) adopt(st State) {
 		}
 		if s.Power == powerOn && before.Systems[i].Power == powerOff {
 			s.Transition = nil
-			m.startPost(i, "effect", m.rack.clock.now())
+			m.startPost(i, causeSelf, m.rack.clock.now())
 		}
 	}
 }

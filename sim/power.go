@@ -2,8 +2,11 @@ package sim
 
 import "time"
 
-// Targets of a Transition beside On and Off.
+// toRestart is the target of a Transition that is neither On nor Off.
 const toRestart = "Restart"
+
+// causeSelf is the cause of a boot that no client asked for.
+const causeSelf = "self"
 
 // reset carries out a reset that was accepted. What a machine in the wrong
 // state does with it is what most do: nothing.
@@ -95,6 +98,23 @@ func (m *Machine) startPost(i int, cause string, at time.Time) {
 	s := &m.st.Systems[i]
 	s.Cause = cause
 	s.PostUntil = at.Add(m.post())
+}
+
+// Restart has the machine restart by itself, as after a crash or at the hand of
+// somebody who stands before it. It says whether the machine was on.
+func (m *Machine) Restart() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.rack.clock.now()
+	m.advance(now)
+	on := m.st.Systems[0].Power == powerOn
+	if on {
+		m.st.Systems[0].Transition = nil
+		m.startPost(0, causeSelf, now)
+	}
+	m.advance(now)
+	m.record()
+	return on
 }
 
 // halt ends what runs on a system, without warning.

@@ -122,3 +122,18 @@ func TestResetTypeOutsideTheListIsRefused(t *testing.T) {
 		t.Errorf("power: got %s, want Off", got)
 	}
 }
+
+func TestRestartByItself(t *testing.T) {
+	t.Parallel()
+	spec := plain()
+	spec.Power, spec.DiskContent = "On", sim.ContentData
+	b := newBMC(t, spec)
+	if !b.m.Restart() {
+		t.Error("the machine is on")
+	}
+	b.r.Advance(5 * time.Minute)
+	log := b.m.BootLog()
+	if len(log) != 1 || log[0].Cause != "self" || len(b.m.Counts().Resets) != 0 {
+		t.Errorf("boot log %+v, resets %v", log, b.m.Counts().Resets)
+	}
+}

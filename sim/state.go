@@ -230,7 +230,7 @@ type Boot struct {
 	At time.Time `json:"at"`
 	// System is the id of the system that booted.
 	System string `json:"system"`
-	// Cause is the ResetType that led to it.
+	// Cause is the ResetType that led to it, or self when no client asked for it.
 	Cause string `json:"cause"`
 	// Source is disk, cd, pxe, http or none.
 	Source string `json:"source"`
