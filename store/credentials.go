@@ -99,3 +99,17 @@ func (s *Store) StoreCredentials(ctx context.Context, operationID string) error 
 		return nil
 	})
 }
+
+// OperationUsername is the user name that an operation carries, or the other
+// one.
+func (s *Store) OperationUsername(ctx context.Context, operationID, other string) (string, error) {
+	var name *string
+	err := s.pool.QueryRow(ctx, `SELECT input->>'username' FROM operations WHERE id = $1`, operationID).Scan(&name)
+	if err != nil {
+		return "", noRows(err, "operation", "read the user name of operation "+operationID)
+	}
+	if name == nil {
+		return other, nil
+	}
+	return *name, nil
+}
