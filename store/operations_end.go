@@ -41,7 +41,7 @@ func closeOperation(ctx context.Context, tx pgx.Tx, o fencedOp, state fleet.Oper
 	batch := &pgx.Batch{}
 	batch.Queue(`DELETE FROM operation_secrets WHERE operation_id = $1`, o.ID)
 	batch.Queue(`UPDATE boots SET voided_at = now() WHERE operation_id = $1 AND voided_at IS NULL`, o.ID)
-	batch.Queue(`UPDATE commands SET state = 'cancelled', ended_at = now() WHERE operation_id = $1 AND state IN ('pending', 'delivered')`, o.ID)
+	batch.Queue(`UPDATE commands SET state = 'cancelled', secrets = NULL, ended_at = now() WHERE operation_id = $1 AND state IN ('pending', 'delivered')`, o.ID)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("clear up after operation %s: %w", o.ID, err)
 	}
