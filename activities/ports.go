@@ -106,7 +106,8 @@ type Nodes interface {
 	// operation carries (or the staged ones), and forgets the staged ones.
 	StoreCredentials(ctx context.Context, operationID string) error
 	// StageCredentials seals a new password beside the present one before it is
-	// set on the BMC: the operation's own, or a generated one.
+	// set on the BMC: the operation's own, or a generated one. The operation
+	// that calls it again keeps what it staged.
 	StageCredentials(ctx context.Context, operationID string) error
 	// StagedPassword opens the staged password, to be set on the BMC. It stays
 	// in the memory of the activity that asked.

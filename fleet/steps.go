@@ -2,6 +2,7 @@ package fleet
 
 // The names of steps, as operations and plans show them.
 const (
+	StepClearLeft      = "clear-left-behind"
 	StepIdentify       = "identify"
 	StepReadInventory  = "read-inventory"
 	StepCheckPlan      = "check-plan"
@@ -52,6 +53,8 @@ type StepsAsk struct {
 	Verb Verb
 	// Identify says that an inspect must do enroll's checks first.
 	Identify bool
+	// LeftBehind says that an aborted operation before left something to clean.
+	LeftBehind bool
 	// Mode is inspect's.
 	Mode string
 	// Tests says that commission runs in-band tests, ISO that deploy boots its
@@ -74,6 +77,9 @@ var bootSteps = []string{StepPrepareBoot, StepSwitchOn, StepAwaitCallIn}
 func StepsOf(a StepsAsk) []PlanStep {
 	var names []string
 	add := func(more ...string) { names = append(names, more...) }
+	if a.LeftBehind {
+		add(StepClearLeft)
+	}
 	switch a.Verb {
 	case VerbEnroll:
 		add(StepIdentify)
@@ -113,7 +119,7 @@ func StepsOf(a StepsAsk) []PlanStep {
 	case VerbUnrescue:
 		add(StepBootDisk)
 	case VerbRelease, VerbRetire:
-		names = leaveSteps(a)
+		add(leaveSteps(a)...)
 	case VerbPower:
 		add(StepPower)
 	case VerbSetCredentials:
@@ -130,7 +136,7 @@ func StepsOf(a StepsAsk) []PlanStep {
 func leaveSteps(a StepsAsk) []string {
 	names := []string{StepRevokeIdentity}
 	if a.Verb == VerbRetire && a.LeavePower && a.Erase.Rank() == 0 {
-		return names
+		return append(names, StepCheckReleased)
 	}
 	names = append(names, StepSwitchOff)
 	if a.Erase.Rank() > 0 {

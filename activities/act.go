@@ -1,0 +1,248 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/bettercompute/compute/bmc"
+	"github.com/bettercompute/compute/fleet"
+)
+
+// BMC are the acts on machines' BMCs. Each opens the gate for itself, and each
+// can be repeated: it reads before it acts, and saves that it acts before it
+// does.
+type BMC struct {
+	Gate     Gate
+	Ops      Operations
+	Nodes    Nodes
+	Machines Machines
+}
+
+// Act says for what an act on a BMC is.
+type Act struct {
+	OperationID, NodeID, Step string
+	// Actor is who asked for the operation.
+	Actor string
+	// Key tells this act from those of the same step before a retry by a person.
+	Key string
+	// Bound ends one attempt; 0 leaves it to the activity's own timeout.
+	Bound time.Duration
+	// Away is how long the BMC may be away or busy before the act fails.
+	Away time.Duration
+	// Once says that a BMC's first error is the last.
+	Once bool
+	// quiet keeps a refused login from being recorded, where it is a question.
+	quiet bool
+}
+
+// The least attempts before an act fails: a worker that was away must not turn
+// one lost connection into a failure.
+const (
+	awayAttempts     = 5
+	protocolAttempts = 5
+)
+
+// heartbeatEvery is well under the heartbeat timeout of the workflows' option
+// profile.
+const heartbeatEvery = 5 * time.Second
+
+// releaseWithin bounds giving back the lease after the act's own time is over.
+const releaseWithin = 15 * time.Second
+
+// errWorkerStops makes Temporal run the act again on another worker.
+var errWorkerStops = temporal.NewApplicationError("the worker stops", "worker-stops")
+
+// opener opens a node's BMC.
+type opener func(ctx context.Context) (bmc.Client, func(context.Context), error)
+
+// read runs do with a client for reading.
+func (a *BMC) read(ctx context.Context, in Act, do func(ctx context.Context, c bmc.Client) error) error {
+	return a.run(ctx, in, func(ctx context.Context) (bmc.Client, func(context.Context), error) {
+		return a.Gate.Open(ctx, in.OperationID, in.NodeID, false)
+	}, do)
+}
+
+// change runs do with a client for a change.
+func (a *BMC) change(ctx context.Context, in Act, do func(ctx context.Context, c bmc.Client) error) error {
+	return a.run(ctx, in, func(ctx context.Context) (bmc.Client, func(context.Context), error) {
+		return a.Gate.Open(ctx, in.OperationID, in.NodeID, true)
+	}, do)
+}
+
+// run opens, does, releases, and turns the error into what Temporal judges.
+func (a *BMC) run(parent context.Context, in Act, open opener, do func(ctx context.Context, c bmc.Client) error) error {
+	stop := beat(parent)
+	defer stop()
+	ctx := parent
+	if in.Bound > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(parent, in.Bound)
+		defer cancel()
+	}
+	err := func() error {
+		client, release, err := open(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(parent), releaseWithin)
+			defer cancel()
+			release(ctx)
+		}()
+		return do(ctx, client)
+	}()
+	if err == nil {
+		return nil
+	}
+	if parent.Err() != nil {
+		return cancelled(parent)
+	}
+	return a.judge(parent, in, err)
+}
+
+// cancelled tells a cancelled act from a worker that stops.
+func cancelled(ctx context.Context) error {
+	select {
+	case <-activity.GetWorkerStopChannel(ctx):
+		return errWorkerStops
+	default:
+		return ctx.Err()
+	}
+}
+
+// judge keeps evidence, records what the error says of the BMC, and ends the
+// attempts once they are spent.
+func (a *BMC) judge(ctx context.Context, in Act, err error) error {
+	kind := bmc.KindOf(err)
+	if kind == "" && errors.Is(err, context.DeadlineExceeded) {
+		err = &bmc.Error{Kind: bmc.KindTimeout, Doing: "act on the BMC", Cause: "it did not end within " + in.Bound.String(), Err: err}
+		kind = bmc.KindTimeout
+	}
+	if kind == "" {
+		return toTemporal(err)
+	}
+	if x := a.Gate.Exchanges(in.NodeID); len(x) > 0 {
+		if saveErr := a.Ops.SaveEvidence(ctx, in.OperationID, x); saveErr != nil {
+			activity.GetLogger(ctx).Warn("evidence not kept", "operation", in.OperationID, "error", saveErr)
+		}
+	}
+	a.showTrouble(ctx, in, kind, err)
+	if in.Once || a.spent(ctx, in, kind) {
+		return final(err)
+	}
+	return toTemporal(err)
+}
+
+// spent says whether the attempts at an error that may go away are over.
+func (a *BMC) spent(ctx context.Context, in Act, kind bmc.Kind) bool {
+	info := activity.GetInfo(ctx)
+	switch kind {
+	case bmc.KindProtocol:
+		return info.Attempt >= protocolAttempts
+	case bmc.KindBusy, bmc.KindUnreachable:
+		return in.Away > 0 && info.Attempt >= awayAttempts && time.Since(info.ScheduledTime) > in.Away
+	default:
+		return false
+	}
+}
+
+// troubles are the conditions that errors of BMCs show.
+var troubles = map[bmc.Kind]struct{ condition, reason string }{
+	bmc.KindTrust: {"BmcTrusted", "certificate-changed"},
+	bmc.KindAuth:  {"BmcAuthenticated", "login-refused"},
+}
+
+func (a *BMC) showTrouble(ctx context.Context, in Act, kind bmc.Kind, err error) {
+	t, ok := troubles[kind]
+	if !ok || in.quiet {
+		return
+	}
+	c := fleet.Condition{Type: t.condition, Status: fleet.ConditionFalse, Reason: t.reason, Message: reasonFrom(err).Cause}
+	if setErr := a.Nodes.SetCondition(ctx, in.NodeID, c); setErr != nil {
+		activity.GetLogger(ctx).Warn("condition not stored", "node", in.NodeID, "error", setErr)
+	}
+}
+
+// beat sends heartbeats until it is stopped.
+func beat(ctx context.Context) (stop func()) {
+	done := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(heartbeatEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ctx.Done():
+				return
+			case <-t.C:
+				activity.RecordHeartbeat(ctx)
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+// intent is what is kept in a step's journal of the changes that an act may
+// have sent.
+type intent struct {
+	Key  string   `json:"key"`
+	Act  string   `json:"act"`
+	Sent []string `json:"sent"`
+}
+
+// journal remembers, before it is sent, each change of an act.
+type journal struct {
+	ops  Operations
+	in   Act
+	have intent
+	// spent says that an earlier attempt may have sent the change.
+	spent bool
+	notes atomic.Int32
+}
+
+// openJournal reads what earlier attempts at the act were about to send.
+func (a *BMC) openJournal(ctx context.Context, in Act, act string) (*journal, error) {
+	j := &journal{ops: a.Ops, in: in, have: intent{Key: in.Key, Act: act}}
+	raw, err := a.Ops.Journal(ctx, in.OperationID, in.Step)
+	if err != nil || len(raw) == 0 {
+		return j, err
+	}
+	var before intent
+	if json.Unmarshal(raw, &before) == nil && before.Key == in.Key && before.Act == act {
+		j.have, j.spent = before, len(before.Sent) > 0
+	}
+	return j, nil
+}
+
+// acting records one request that is about to be sent.
+func (j *journal) acting(ctx context.Context, request string) error {
+	j.have.Sent = append(j.have.Sent, request)
+	return j.ops.SaveJournal(ctx, j.in.OperationID, j.in.Step, j.have)
+}
+
+// progress shows what was seen last as the step's detail, the first few times.
+func (j *journal) progress(ctx context.Context) func(string) {
+	last := ""
+	return func(detail string) {
+		activity.RecordHeartbeat(ctx, detail)
+		if detail == last || j.notes.Add(1) > maxNotes {
+			return
+		}
+		last = detail
+		if err := j.ops.NoteStep(ctx, j.in.OperationID, j.in.Step, detail); err != nil {
+			activity.GetLogger(ctx).Warn("detail not stored", "operation", j.in.OperationID, "error", err)
+		}
+	}
+}
+
+// maxNotes bounds the details that one act writes.
+const maxNotes = 20

@@ -1,0 +1,120 @@
+package workflows
+
+import (
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/bettercompute/compute/activities"
+	"github.com/bettercompute/compute/fleet"
+)
+
+// finishWait is how long our image may take to say goodbye.
+const finishWait = time.Minute
+
+// waiting is something that comes from the machine.
+type waiting struct {
+	what, commandID string
+	show            fleet.WaitingFor
+	// limit bounds the wait, stall the time without progress; 0 is no bound.
+	limit, stall time.Duration
+	// code and late are the failure when a bound is over; late takes the bound.
+	code, late string
+}
+
+// clock counts a wait's time, which stands still while somebody keeps changes
+// away from the machine.
+type clock struct {
+	last    time.Time
+	elapsed time.Duration
+	held    bool
+}
+
+func (c *clock) tick(now time.Time, held bool) {
+	if !c.held && !c.last.IsZero() {
+		c.elapsed += now.Sub(c.last)
+	}
+	c.last, c.held = now, held
+}
+
+// await waits for something from the machine. Signals only make it look
+// sooner: each look reads the fact in Postgres.
+func (r *run) await(ctx workflow.Context, w waiting) (activities.WatchOut, error) {
+	var c clock
+	var moved time.Duration // when progress was seen last, on the clock
+	var mark string
+	shown := false
+	r.progress.Waiting = w.show.Actor + ": " + w.show.What
+	for {
+		seen := r.mail.nudges
+		in := activities.WatchIn{OperationID: r.in.OperationID, Step: r.mem.Step, What: w.what, CommandID: w.commandID}
+		if !shown {
+			in.Show = w.shownAt(workflow.Now(ctx))
+		}
+		out, err := local[activities.WatchOut](ctx, record.Watch, in)
+		if err != nil || out.Done {
+			return out, err
+		}
+		shown = true
+		if w.what == activities.WatchCommand && out.Machine.Reused {
+			return out, errRebooted
+		}
+		r.progress.Percent = out.Command.Percent
+		c.tick(workflow.Now(ctx), out.Held)
+		if now := progressMark(out.Command); now != mark {
+			mark, moved = now, c.elapsed
+		}
+		switch {
+		case w.limit > 0 && c.elapsed >= w.limit:
+			return out, activities.NewReason(w.code, w.late, w.limit)
+		case w.stall > 0 && c.elapsed-moved >= w.stall:
+			return out, activities.NewReason(activities.CodeStalled, "no progress for %s: %s", w.stall, describeCommand(out.Command))
+		}
+		if _, err := workflow.AwaitWithTimeout(ctx, w.poll(c.elapsed, moved), func() bool { return r.mail.nudges != seen }); err != nil {
+			return out, err
+		}
+	}
+}
+
+// shownAt is what the operation shows while it waits.
+func (w waiting) shownAt(now time.Time) *fleet.WaitingFor {
+	s := w.show
+	s.Since = fleet.At(now)
+	if w.limit > 0 {
+		deadline := fleet.At(now.Add(w.limit))
+		s.Deadline = &deadline
+	}
+	return &s
+}
+
+// pollParts is how many looks a bound is divided into.
+const pollParts = 40
+
+// poll is the time to the next look: a part of the nearest bound, and not
+// beyond it.
+func (w waiting) poll(elapsed, moved time.Duration) time.Duration {
+	d := pollMost
+	for _, b := range []struct{ bound, left time.Duration }{{w.limit, w.limit - elapsed}, {w.stall, w.stall - (elapsed - moved)}} {
+		if b.bound > 0 {
+			d = min(d, max(b.bound/pollParts, pollLeast), max(b.left, pollLeast))
+		}
+	}
+	return d
+}
+
+// progressMark changes whenever a command moves.
+func progressMark(c activities.Command) string {
+	s := c.State
+	if c.ProgressAt != nil {
+		s += c.ProgressAt.UTC().Format(time.RFC3339Nano)
+	}
+	return s
+}
+
+func describeCommand(c activities.Command) string {
+	s := "the command is " + c.State
+	if c.Detail != "" {
+		s += ", last: " + c.Detail
+	}
+	return s
+}
