@@ -3,13 +3,11 @@ package store
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/bettercompute/compute/fleet"
 )
@@ -61,60 +59,105 @@ type Dispatch struct {
 	Age          time.Duration
 }
 
-// claimSQL takes the oldest due row of each workflow, skipping workflows whose
-// oldest row another dispatcher holds, so that rows of one id stay in order.
-const claimSQL = `
-SELECT d.id, d.workflow_id, d.kind, d.operation_id, coalesce(d.workflow_type, ''), coalesce(d.signal, ''), d.payload, d.attempts,
-       extract(epoch FROM now() - d.created_at)
-FROM dispatch d
-WHERE d.not_before <= now()
-  AND d.epoch = (SELECT epoch FROM cluster_epoch WHERE NOT recovery_pending)
-  AND NOT EXISTS (SELECT FROM dispatch older WHERE older.workflow_id = d.workflow_id AND older.id < d.id)
-ORDER BY d.id
-LIMIT $1
-FOR UPDATE OF d SKIP LOCKED`
+// A claimed workflow id is an advisory lock of the claiming transaction, and
+// not a row lock: that would take a transaction id, and the events' horizon
+// would stand still for as long as Temporal takes to answer. The lock goes with
+// its connection, so what a killed dispatcher held is free at once.
+const claimKey = `hashtextextended(workflow_id, 7346)`
 
-// Deliver claims up to limit rows, gives each to deliver while it is locked,
-// and deletes those delivered. A row whose delivery failed stays and is due
-// again after a growing pause. It returns how many were claimed.
+// claimSQL locks the workflow ids whose oldest row is due, up to a number, and
+// passes over those that another dispatcher holds. OFFSET 0 keeps the locking
+// outside the choosing, so that no more is locked than is taken.
+const claimSQL = `
+SELECT due.id FROM (
+    SELECT d.id, d.workflow_id FROM dispatch d
+    WHERE d.not_before <= now()
+      AND d.epoch = (SELECT epoch FROM cluster_epoch WHERE NOT recovery_pending)
+      AND NOT EXISTS (SELECT FROM dispatch older WHERE older.workflow_id = d.workflow_id AND older.id < d.id)
+    ORDER BY d.id OFFSET 0) due
+WHERE pg_try_advisory_xact_lock(` + claimKey + `)
+LIMIT $1`
+
+// claimedSQL reads claimed rows in a statement of its own, begun after their
+// locks were taken: a row that another dispatcher delivered in between is gone.
+const claimedSQL = `
+SELECT id, workflow_id, kind, operation_id, coalesce(workflow_type, ''), coalesce(signal, ''), payload, attempts,
+       extract(epoch FROM now() - created_at)::float8
+FROM dispatch WHERE id = ANY($1) AND not_before <= now() ORDER BY id`
+
+// takeBack deletes the rows of an operation whose start no dispatcher has
+// claimed, and says whether it did. It waits for no dispatcher, since the caller
+// holds the node's row. The rows are read after the claim is held: what a
+// dispatcher delivered in between is gone.
+func takeBack(ctx context.Context, tx pgx.Tx, operationID string) (bool, error) {
+	doing := "take back the start of operation " + operationID
+	var claimed bool
+	err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(`+claimKey+`) FROM (SELECT $1::text AS workflow_id) w`,
+		fleet.WorkflowID(operationID)).Scan(&claimed)
+	if err != nil || !claimed {
+		return false, wrapDoing(err, doing)
+	}
+	tag, err := tx.Exec(ctx, `DELETE FROM dispatch WHERE workflow_id = $1
+		AND EXISTS (SELECT FROM dispatch first WHERE first.workflow_id = $1 AND first.kind = 'start')`, fleet.WorkflowID(operationID))
+	return tag.RowsAffected() > 0, wrapDoing(err, doing)
+}
+
+// Deliver claims up to limit workflow ids, gives the oldest row of each to
+// deliver while the claim is held, and deletes those delivered. A row whose
+// delivery failed stays and is due again after a growing pause. It returns how
+// many were claimed.
 func (s *Store) Deliver(ctx context.Context, limit int, deliver func(ctx context.Context, d Dispatch) error) (int, error) {
 	claimed := 0
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, claimSQL, limit)
-		if err != nil {
-			return fmt.Errorf("claim dispatch rows: %w", err)
-		}
-		list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (Dispatch, error) {
-			var d Dispatch
-			var age float64
-			err := r.Scan(&d.ID, &d.WorkflowID, &d.Kind, &d.OperationID, &d.WorkflowType, &d.Signal, &d.Payload, &d.Attempts, &age)
-			d.Age = time.Duration(age * float64(time.Second))
-			return d, err
-		})
-		if err != nil {
-			return fmt.Errorf("claim dispatch rows: %w", err)
+		list, err := claim(ctx, tx, limit)
+		if err != nil || len(list) == 0 {
+			return err
 		}
 		claimed = len(list)
 		failed := deliverAll(ctx, list, deliver)
-		batch := &pgx.Batch{}
-		for i, d := range list {
-			if failed[i] == nil {
-				batch.Queue(`DELETE FROM dispatch WHERE id = $1`, d.ID)
-				if d.Kind == DispatchStart {
-					batch.Queue(`UPDATE operations SET delivered_at = coalesce(delivered_at, now()) WHERE id = $1`, d.OperationID)
-				}
-				continue
-			}
-			pause := min(time.Second<<min(d.Attempts, 5), 30*time.Second)
-			batch.Queue(`UPDATE dispatch SET attempts = attempts + 1, last_error = $2, not_before = now() + $3 WHERE id = $1`,
-				d.ID, failed[i].Error(), pause)
-		}
-		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-			return fmt.Errorf("settle dispatch rows: %w", err)
-		}
-		return nil
+		return s.settle(ctx, tx, list, failed)
 	})
 	return claimed, wrap(err)
+}
+
+func claim(ctx context.Context, tx pgx.Tx, limit int) ([]Dispatch, error) {
+	rows, err := tx.Query(ctx, claimSQL, limit)
+	if err != nil {
+		return nil, fmt.Errorf("claim dispatch rows: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil || len(ids) == 0 {
+		return nil, wrapDoing(err, "claim dispatch rows")
+	}
+	if rows, err = tx.Query(ctx, claimedSQL, ids); err != nil {
+		return nil, fmt.Errorf("read claimed dispatch rows: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (Dispatch, error) {
+		var d Dispatch
+		var age float64
+		err := r.Scan(&d.ID, &d.WorkflowID, &d.Kind, &d.OperationID, &d.WorkflowType, &d.Signal, &d.Payload, &d.Attempts, &age)
+		d.Age = time.Duration(age * float64(time.Second))
+		return d, err
+	})
+	return list, wrapDoing(err, "read claimed dispatch rows")
+}
+
+// settle deletes what was delivered and puts off what was not.
+func (s *Store) settle(ctx context.Context, tx pgx.Tx, list []Dispatch, failed []error) error {
+	batch := &pgx.Batch{}
+	for i, d := range list {
+		if failed[i] == nil {
+			batch.Queue(`DELETE FROM dispatch WHERE id = $1`, d.ID)
+			if d.Kind == DispatchStart {
+				batch.Queue(`UPDATE operations SET delivered_at = coalesce(delivered_at, now()) WHERE id = $1`, d.OperationID)
+			}
+			continue
+		}
+		pause := s.scaled(min(time.Second<<min(d.Attempts, 5), 30*time.Second))
+		batch.Queue(`UPDATE dispatch SET attempts = attempts + 1, last_error = left($2, 2000), not_before = now() + $3 WHERE id = $1`,
+			d.ID, failed[i].Error(), pause)
+	}
+	return wrapDoing(tx.SendBatch(ctx, batch).Close(), "settle dispatch rows")
 }
 
 // deliverAll delivers side by side: the rows are of different workflows.
@@ -128,6 +171,14 @@ func deliverAll(ctx context.Context, list []Dispatch, deliver func(context.Conte
 	return failed
 }
 
+// wrapDoing says what was being done when there is an error.
+func wrapDoing(err error, doing string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
 // DispatchLag is the age of the oldest row that is not delivered, 0 without
 // one, and how many there are.
 func DispatchLag(ctx context.Context, q Reader) (oldest time.Duration, count int64, err error) {
@@ -137,82 +188,4 @@ func DispatchLag(ctx context.Context, q Reader) (oldest time.Duration, count int
 		return 0, 0, fmt.Errorf("read the dispatch lag: %w", err)
 	}
 	return time.Duration(seconds * float64(time.Second)), count, nil
-}
-
-// dispatchChannel is the NOTIFY channel of the dispatcher.
-const dispatchChannel = "compute_dispatch"
-
-// notifyEvery is how often a process sends a NOTIFY at most.
-const notifyEvery = 5 * time.Millisecond
-
-// Notify wakes the dispatchers. It is called after a commit, never in the
-// transaction: NOTIFY there would serialize all commits of the cluster.
-func (s *Store) Notify() { s.wake.poke() }
-
-// notifier sends coalesced NOTIFYs on a connection of its own.
-type notifier struct {
-	pokes  chan struct{}
-	done   chan struct{}
-	once   sync.Once
-	ctx    context.Context
-	cancel context.CancelFunc
-}
-
-func newNotifier(pool *pgxpool.Pool) *notifier {
-	n := &notifier{pokes: make(chan struct{}, 1), done: make(chan struct{})}
-	n.ctx, n.cancel = context.WithCancel(context.Background())
-	go n.run(pool)
-	return n
-}
-
-func (n *notifier) poke() {
-	select {
-	case n.pokes <- struct{}{}:
-	default: // one is on its way and will be seen after this commit too
-	}
-}
-
-func (n *notifier) close() {
-	n.once.Do(n.cancel)
-	<-n.done
-}
-
-func (n *notifier) run(pool *pgxpool.Pool) {
-	defer close(n.done)
-	for {
-		select {
-		case <-n.ctx.Done():
-			return
-		case <-n.pokes:
-		}
-		// A lost NOTIFY costs a polling interval, nothing more.
-		_, _ = pool.Exec(n.ctx, `SELECT pg_notify($1, '')`, dispatchChannel)
-		select {
-		case <-n.ctx.Done():
-			return
-		case <-time.After(notifyEvery):
-		}
-	}
-}
-
-// Listen calls woken for each NOTIFY until the context ends or the connection
-// breaks, which is an error.
-func (s *Store) Listen(ctx context.Context, woken func()) error {
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("listen for dispatch rows: %w", err)
-	}
-	defer conn.Release()
-	if _, err := conn.Exec(ctx, "LISTEN "+dispatchChannel); err != nil {
-		return fmt.Errorf("listen for dispatch rows: %w", err)
-	}
-	for {
-		if _, err := conn.Conn().WaitForNotification(ctx); err != nil {
-			if errors.Is(err, context.Canceled) {
-				return nil
-			}
-			return fmt.Errorf("listen for dispatch rows: %w", err)
-		}
-		woken()
-	}
 }

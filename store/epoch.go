@@ -2,29 +2,47 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/bettercompute/compute/fleet"
 )
 
-// epochSQL records the cluster's identity. When the system identifier or the
-// timeline changed (a restore or a failover), the epoch rises and base is
-// raised to the greatest cursor plus 2^40, before anything else is written:
-// clients hold cursors that a restored database has forgotten. Recovery is
-// pending then, until the sweep or `compute recover` says which side is right.
-const epochSQL = `
+// clusterSQL reads the cluster's identity. The timeline comes from the name of
+// the present WAL file: the control file learns of a promotion only with the
+// checkpoint after it.
+const clusterSQL = `
+SELECT system_identifier::text AS system_identifier,
+       ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline
+FROM pg_control_system()`
+
+// firstEpochSQL records the cluster of a new database.
+const firstEpochSQL = `
 INSERT INTO cluster_epoch (epoch, base, system_identifier, timeline)
-SELECT 1, 0, system_identifier::text, timeline_id
-FROM pg_control_system(), pg_control_checkpoint()
-ON CONFLICT (one) DO UPDATE SET
-    epoch = cluster_epoch.epoch + 1,
-    base = GREATEST(cluster_epoch.base + pg_current_xact_id()::text::bigint, (SELECT coalesce(max(tx), 0) FROM events)) + (1::bigint << 40),
-    system_identifier = EXCLUDED.system_identifier,
-    timeline = EXCLUDED.timeline,
+SELECT 1, 0, system_identifier, timeline FROM (` + clusterSQL + `) c
+ON CONFLICT (one) DO NOTHING`
+
+// nextEpochSQL begins a new epoch when the system identifier or the timeline
+// changed (a restore or a failover): base is raised to the greatest cursor plus
+// 2^40, before anything else is written, since clients hold cursors that a
+// restored database has forgotten. Recovery is pending then, until the sweep or
+// compute recover says which side is right. While nothing changed it locks
+// nothing. A promotion keeps the system identifier, and so does a restore of a
+// base backup, which the sweep tells apart by what Temporal knows.
+const nextEpochSQL = `
+UPDATE cluster_epoch e SET
+    epoch = e.epoch + 1,
+    base = GREATEST(e.base + pg_current_xact_id()::text::bigint, (SELECT coalesce(max(tx), 0) FROM events)) + (1::bigint << 40),
+    system_identifier = c.system_identifier,
+    timeline = c.timeline,
     recovery_pending = true,
-    recovery_reason = CASE WHEN cluster_epoch.system_identifier = EXCLUDED.system_identifier THEN 'failover' ELSE 'restore' END,
+    recovery_reason = CASE WHEN e.system_identifier = c.system_identifier THEN 'failover' ELSE 'restore' END,
     changed_at = now()
-WHERE cluster_epoch.system_identifier <> EXCLUDED.system_identifier OR cluster_epoch.timeline <> EXCLUDED.timeline`
+FROM (` + clusterSQL + `) c
+WHERE e.system_identifier <> c.system_identifier OR e.timeline <> c.timeline`
 
 // Epoch is the cluster's epoch and whether a person or the sweep has to say
 // which of Postgres and Temporal is right.
@@ -34,11 +52,22 @@ type Epoch struct {
 	Reason          string
 }
 
+// checkConn begins a new epoch on a new connection when it leads to another
+// cluster or timeline than the last one did, before the connection writes
+// anything. A database without a schema has no epoch yet.
+func checkConn(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, nextEpochSQL)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "42P01" { // undefined_table
+		return nil
+	}
+	return wrapDoing(err, "check the cluster's epoch")
+}
+
 // CheckEpoch compares the cluster's identity with the recorded one, starts a
-// new epoch when it changed, and returns the present one. Processes that write
-// call it when they start and the sweep does each round.
+// new epoch when it changed, and returns the present one.
 func (s *Store) CheckEpoch(ctx context.Context) (Epoch, error) {
-	if _, err := s.pool.Exec(ctx, epochSQL); err != nil {
+	if _, err := s.pool.Exec(ctx, nextEpochSQL); err != nil {
 		return Epoch{}, fmt.Errorf("check the cluster's epoch: %w", err)
 	}
 	return LoadEpoch(ctx, s.pool)

@@ -42,8 +42,10 @@ func Migrate(ctx context.Context, url string) error {
 	if _, err := p.Up(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if _, err := db.ExecContext(ctx, epochSQL); err != nil {
-		return fmt.Errorf("record the cluster's epoch: %w", err)
+	for _, sql := range []string{firstEpochSQL, nextEpochSQL} {
+		if _, err := db.ExecContext(ctx, sql); err != nil {
+			return fmt.Errorf("record the cluster's epoch: %w", err)
+		}
 	}
 	return nil
 }

@@ -98,14 +98,12 @@ func (s *Store) RequestAbort(ctx context.Context, tx pgx.Tx, nodeID, actor strin
 		}
 		return operationID, AddDispatch(ctx, tx, DispatchIn{Kind: DispatchSignal, OperationID: operationID, Signal: fleet.SignalEnd})
 	}
-	var row int64
-	err = tx.QueryRow(ctx, `DELETE FROM dispatch WHERE id = (SELECT id FROM dispatch WHERE operation_id = $1 AND kind = 'start'
-		FOR UPDATE SKIP LOCKED) RETURNING id`, operationID).Scan(&row)
-	switch {
-	case err == nil:
+	taken, err := takeBack(ctx, tx, operationID)
+	if err != nil {
+		return "", err
+	}
+	if taken {
 		return operationID, s.abort(ctx, tx, o, cause, nil)
-	case !isNoRows(err):
-		return "", fmt.Errorf("take back the start of operation %s: %w", operationID, err)
 	}
 	if _, err := tx.Exec(ctx, `UPDATE operations SET abort_requested = true WHERE id = $1`, operationID); err != nil {
 		return "", fmt.Errorf("mark operation %s for its abort: %w", operationID, err)

@@ -52,6 +52,7 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	set("application_name", "better-compute")
 	set("idle_in_transaction_session_timeout", "30s")
 	set("lock_timeout", "10s")
+	cfg.AfterConnect = checkConn
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Postgres: %w", err)
