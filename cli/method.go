@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bettercompute/compute/fleet"
+)
+
+// named are the members that a command takes as its argument, and how the
+// argument is written in its usage.
+var named = []struct{ member, usage string }{
+	{"nodeId", "NODE"}, {"operationId", "OPERATION"}, {"poolId", "POOL"}, {"siteId", "SITE"}, {"bindingId", "BINDING"}, {"serviceTokenId", "TOKEN"},
+}
+
+// argumentOf is the member that a method takes as its argument: what the
+// method is about. Lists and creations have none.
+func argumentOf(m fleet.Method, fields []field) (member, usage string) {
+	if m.Name == "list" || m.Name == "create" || m.Name == "enroll" || m.Name == "audit" {
+		return "", ""
+	}
+	for _, n := range named {
+		if slices.ContainsFunc(fields, func(f field) bool { return f.required && len(f.path) == 1 && f.path[0] == n.member }) {
+			return n.member, n.usage
+		}
+	}
+	return "", ""
+}
+
+// methodCmd is the command of a method.
+func (a *app) methodCmd(m fleet.Method) *cobra.Command {
+	fields := fieldsOf(reflect.TypeOf(m.In), nil)
+	member, usage := argumentOf(m, fields)
+	fields = slices.DeleteFunc(fields, func(f field) bool {
+		return len(f.path) == 1 && (f.path[0] == "tenantId" || f.path[0] == member)
+	})
+	cmd := &cobra.Command{Use: strings.TrimSpace(fleet.Kebab(m.Name) + " " + usage), Short: strings.TrimSuffix(m.Summary, "."),
+		Long: strings.TrimSpace(m.Summary + "\n\n" + m.Doc), Args: arguments(usage)}
+	for _, f := range fields {
+		f.addFlag(cmd)
+	}
+	cmd.Flags().String("input", "", "the whole input as a JSON object; a file, - for standard input; flags win over it")
+	startsOperation := reflect.TypeOf(m.Out) == reflect.TypeFor[fleet.MetalOperationOut]()
+	if startsOperation {
+		cmd.Flags().BoolP("watch", "w", false, "show the operation's steps until it ends")
+	}
+	if m.FullName() == "nodes/events" {
+		cmd.Flags().Bool("follow", false, "go on printing events as they happen")
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		in, err := a.input(cmd, m, fields, member, args)
+		if err != nil {
+			return err
+		}
+		if follow := cmd.Flags().Lookup("follow"); follow != nil && follow.Value.String() == "true" {
+			return a.followEvents(cmd.Context(), in)
+		}
+		var answer json.RawMessage
+		if err := a.call(cmd.Context(), m.Group, m.Name, in, &answer); err != nil {
+			return err
+		}
+		if watch := cmd.Flags().Lookup("watch"); watch != nil && watch.Value.String() == "true" {
+			return a.watchAnswer(cmd.Context(), answer)
+		}
+		return a.print(answer)
+	}
+	return cmd
+}
+
+func arguments(usage string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		want := 0
+		if usage != "" {
+			want = 1
+		}
+		if len(args) != want {
+			return usagef("usage: %s", cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// input makes a method's input of --input, flags, the argument and the
+// environment. A name or serial of a node becomes its id.
+func (a *app) input(cmd *cobra.Command, m fleet.Method, fields []field, member string, args []string) (map[string]any, error) {
+	path, err := cmd.Flags().GetString("input")
+	if err != nil {
+		return nil, usageError{err}
+	}
+	in, err := a.readInput(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range fields {
+		v, given, err := f.value(cmd, a)
+		if err != nil {
+			return nil, err
+		}
+		if given {
+			put(in, f.path, v)
+		}
+	}
+	if a.tenant != "" {
+		in["tenantId"] = a.tenant
+	}
+	if len(args) == 1 {
+		in[member] = args[0]
+	}
+	a.defaults(in, m, fields)
+	if err := a.resolveNode(cmd.Context(), in); err != nil {
+		return nil, err
+	}
+	for _, f := range fields {
+		if f.required && len(f.path) == 1 && in[f.path[0]] == nil {
+			return nil, usagef("--%s is needed; see %s --help", f.flag, cmd.CommandPath())
+		}
+	}
+	return in, nil
+}
+
+// defaults takes a needed site and pool from the environment.
+func (a *app) defaults(in map[string]any, m fleet.Method, fields []field) {
+	for member, env := range map[string]string{"siteId": "COMPUTE_SITE", "poolId": "COMPUTE_POOL"} {
+		needed := slices.ContainsFunc(fields, func(f field) bool { return f.required && len(f.path) == 1 && f.path[0] == member })
+		if v := os.Getenv(env); needed && in[member] == nil && v != "" && m.Kind == fleet.KindMutation {
+			in[member] = v
+		}
+	}
+}
+
+// resolveNode replaces a name or serial in nodeId by the node's id.
+func (a *app) resolveNode(ctx context.Context, in map[string]any) error {
+	given, ok := in["nodeId"].(string)
+	if !ok || given == "" || fleet.MatchPattern("nodeId", given) {
+		return nil
+	}
+	for _, by := range []string{"name", "serial"} {
+		var page fleet.MetalPage
+		err := a.call(ctx, "metal", "list", map[string]any{"tenantId": in["tenantId"], by: given}, &page)
+		if err != nil {
+			return fmt.Errorf("look up node %q: %w", given, err)
+		}
+		switch len(page.Items) {
+		case 0:
+		case 1:
+			in["nodeId"] = page.Items[0].ID
+			return nil
+		default:
+			ids := make([]string, len(page.Items))
+			for i, n := range page.Items {
+				ids[i] = n.ID
+			}
+			return usagef("%d nodes have %s %q: name one by its id: %s", len(ids), by, given, strings.Join(ids, ", "))
+		}
+	}
+	return fmt.Errorf("no node has the id, name or serial %q in tenant %v", given, in["tenantId"])
+}
