@@ -1,0 +1,250 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/identity"
+)
+
+// answerMax bounds what is read of an answer.
+const answerMax = 4 << 20
+
+// longPoll is how long the gateway is asked to wait for a command; it may
+// answer sooner.
+const longPoll = 30 * time.Second
+
+// requestTimeout bounds a request beyond what the gateway waits.
+const requestTimeout = 30 * time.Second
+
+// client talks to one gateway as one machine.
+type client struct {
+	http        *http.Client
+	base        string
+	pause       time.Duration
+	warn        func(msg string, args ...any)
+	session     string
+	nodeID      string
+	operationID string
+}
+
+func newClient(cfg Config, boot BootConfig) (*client, error) {
+	u, err := url.Parse(boot.GatewayURL)
+	if err != nil || u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("the boot config's gateway URL %q is no https URL", boot.GatewayURL)
+	}
+	transport := &http.Transport{TLSClientConfig: identity.PinnedTLS(boot.CAFingerprint, u.Hostname()), ForceAttemptHTTP2: true,
+		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
+		DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext}
+	return &client{http: &http.Client{Transport: transport, Timeout: longPoll + requestTimeout, CheckRedirect: noRedirect},
+		base: strings.TrimSuffix(boot.GatewayURL, "/"), pause: cfg.RetryPause, warn: cfg.Log.Warn}, nil
+}
+
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// statusError is an answer that is no success.
+type statusError struct {
+	Status int
+	// Reason is the answer's word for programs.
+	Reason     string
+	Detail     string
+	retryAfter time.Duration
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("the gateway answered %d %s %s", e.Status, e.Reason, e.Detail)
+}
+
+// final says whether another try would be the same.
+func (e *statusError) final() bool {
+	return e.Status < 500 && e.Status != http.StatusTooManyRequests && e.Status != http.StatusRequestTimeout
+}
+
+// post sends one request. out may be nil; a 204 leaves it as it is and returns
+// false.
+func (c *client) post(ctx context.Context, path string, in, out any) (bool, error) {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return false, fmt.Errorf("write the request %s: %w", path, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return false, fmt.Errorf("make the request %s: %w", path, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if c.session != "" {
+		req.Header.Set("Authorization", "Bearer "+c.session)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return false, fmt.Errorf("ask the gateway: %w", err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
+	if err != nil {
+		return false, fmt.Errorf("read the gateway's answer to %s: %w", path, err)
+	}
+	if resp.StatusCode >= 300 {
+		return false, problemOf(resp, b)
+	}
+	if resp.StatusCode == http.StatusNoContent || out == nil {
+		return false, nil
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		return false, fmt.Errorf("read the gateway's answer to %s: %w", path, err)
+	}
+	return true, nil
+}
+
+func problemOf(resp *http.Response, b []byte) error {
+	e := &statusError{Status: resp.StatusCode}
+	var p struct{ Reason, Detail string }
+	if json.Unmarshal(b, &p) == nil {
+		e.Reason, e.Detail = p.Reason, p.Detail
+	}
+	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
+		e.retryAfter = time.Duration(s) * time.Second
+	}
+	return e
+}
+
+// persist repeats a request until it has an answer that another try would not
+// change, or the context ends.
+func (c *client) persist(ctx context.Context, path string, in, out any) (got bool, err error) {
+	for try := 0; ; try++ {
+		got, err = c.post(ctx, path, in, out)
+		var status *statusError
+		if err == nil || (errors.As(err, &status) && status.final()) {
+			return got, err
+		}
+		pause := min(c.pause<<min(try, 5), 30*c.pause)
+		if status != nil {
+			pause = max(pause, status.retryAfter)
+		}
+		c.warn("the gateway cannot be reached, trying again", "request", path, "error", err, "pause", pause)
+		if !sleep(ctx, pause) {
+			return false, ctx.Err()
+		}
+	}
+}
+
+// sleep waits and says whether the context is still on.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func (c *client) callIn(ctx context.Context, boot BootConfig, hw fleet.Hardware) error {
+	in := map[string]any{"bootId": boot.BootID, "token": boot.Token, "nonce": rand.Text(), "hardware": hw}
+	var out struct{ NodeID, OperationID, Session string }
+	_, err := c.persist(ctx, "/node/v1/call-in", in, &out)
+	var status *statusError
+	switch {
+	case errors.As(err, &status) && status.Status == http.StatusConflict:
+		return ErrTokenUsed
+	case errors.As(err, &status) && status.Status == http.StatusNotFound:
+		return ErrBootEnded
+	case errors.As(err, &status):
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	case err != nil:
+		return fmt.Errorf("call in: %w", err)
+	}
+	c.session, c.nodeID, c.operationID = out.Session, out.NodeID, out.OperationID
+	return nil
+}
+
+// next waits for a command; nil is none yet.
+func (c *client) next(ctx context.Context) (*command, error) {
+	var out struct{ Command *command }
+	_, err := c.persist(ctx, "/node/v1/commands/next", map[string]any{"waitSeconds": int(longPoll / time.Second)}, &out)
+	return out.Command, endOf(err)
+}
+
+// endOf turns the answers that end a run into ErrBootEnded.
+func endOf(err error) error {
+	var status *statusError
+	if errors.As(err, &status) && (status.Status == http.StatusUnauthorized || status.Status == http.StatusNotFound) {
+		return ErrBootEnded
+	}
+	return err
+}
+
+// fetchBootConfig gets the config of this power-on from the plain listener. A
+// server that cannot be reached is tried again; one that knows no such boot has
+// spoken.
+func fetchBootConfig(ctx context.Context, cfg Config) (*BootConfig, error) {
+	for try := 0; ; try++ {
+		boot, final, err := tryBootConfig(ctx, cfg)
+		if err == nil || final {
+			return boot, err
+		}
+		cfg.Log.Warn("the boot config cannot be fetched, trying again", "error", err)
+		if !sleep(ctx, min(cfg.RetryPause<<min(try, 5), 30*cfg.RetryPause)) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func tryBootConfig(ctx context.Context, cfg Config) (boot *BootConfig, final bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.BootConfigURL, nil)
+	if err != nil {
+		return nil, true, errors.New("the boot config's URL is none")
+	}
+	resp, err := cfg.HTTP.Do(req)
+	if err != nil {
+		return nil, false, withoutURL(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotFound {
+		return nil, true, ErrBootEnded
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, false, fmt.Errorf("the boot server answered %s", resp.Status)
+	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
+	if err != nil {
+		return nil, false, fmt.Errorf("read the boot config: %w", err)
+	}
+	boot, err = ParseBootConfig(b)
+	return boot, true, err
+}
+
+// ParseBootConfig reads a boot config as the plain listener serves it.
+func ParseBootConfig(b []byte) (*BootConfig, error) {
+	var boot BootConfig
+	if err := json.Unmarshal(b, &boot); err != nil {
+		return nil, errors.New("the boot config is no JSON object of strings") // the cause could quote the token
+	}
+	if boot.BootID == "" || boot.GatewayURL == "" || boot.CAFingerprint == "" || boot.Token == "" {
+		return nil, errors.New("the boot config lacks one of bootId, gatewayUrl, caFingerprint, token")
+	}
+	return &boot, nil
+}
+
+// withoutURL cuts the URL, whose path or query can be a secret, out of an HTTP
+// client's error.
+func withoutURL(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
