@@ -4,13 +4,12 @@
 //
 // What it cannot exclude: a process that is frozen between the check of its
 // lease and the sending of a request, for longer than the lease, sends that
-// one request late. Who takes over an expired lease therefore waits out one
-// request timeout and reads before it acts.
+// one request late. An expired lease is therefore left alone for one request's
+// timeout, and who takes it over reads before it acts.
 package gate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -34,24 +33,24 @@ type Gate struct {
 	OpenBMC OpenFunc
 	Waits   bmc.Waits
 	Log     *slog.Logger
-	// Reads is how many may read a BMC at once beside the one that changes it.
+	// Reads is how many may read a BMC at once beside the one that changes it;
+	// 0 is one.
 	Reads int
+	// IdleAfter is how long a session may stay unused on a BMC.
+	IdleAfter time.Duration
 
 	mu        sync.Mutex
 	exchanges map[string][]bmc.Exchange
+	left      map[string]bool
 }
 
-// keptExchanges is how many exchanges are kept for evidence.
-const keptExchanges = 20
-
-// leaseLife is how long a lease lasts without renewal. It is renewed at a
-// third, and every request's deadline ends before it.
-const leaseLife = 90 * time.Second
+// recorded are the credentials that are recorded for the node.
+const recorded activities.Credentials = ""
 
 // Open opens the node's BMC for reading, or for a change of the operation that
 // holds the node.
 func (g *Gate) Open(ctx context.Context, operationID, nodeID string, change bool) (bmc.Client, func(context.Context), error) {
-	return g.open(ctx, operationID, nodeID, change, "")
+	return g.open(ctx, operationID, nodeID, change, recorded)
 }
 
 // OpenWith opens it for a change with other credentials than the recorded
@@ -65,31 +64,89 @@ func (g *Gate) open(ctx context.Context, operationID, nodeID string, change bool
 	if err != nil {
 		return nil, nil, err
 	}
-	if change && operationID != "" && access.Fence != operationID {
-		return nil, nil, fleet.Errorf(fleet.CodeConflict, store.ReasonSuperseded, "operation %s no longer holds node %s", operationID, nodeID)
+	if change && access.Fence != operationID {
+		return nil, nil, superseded(operationID, nodeID)
 	}
-	held, err := g.take(ctx, access, change)
+	held, err := g.take(ctx, nodeID, operationID, change)
 	if err != nil {
 		return nil, nil, err
 	}
-	target, err := g.target(ctx, operationID, access, which)
+	opts := g.options(access, held, change)
+	opts.Observe = func(e bmc.Exchange) { g.observe(nodeID, e) }
+	if which == recorded {
+		opts.Session = &session{gate: g, nodeID: nodeID}
+	}
+	client, err := g.login(ctx, operationID, access, held, opts, which)
 	if err != nil {
 		held.release(ctx)
 		return nil, nil, err
 	}
-	opts := g.options(access, held, change, which)
-	client, err := g.OpenBMC(held.ctx, target, opts)
+	return client, g.closer(client, held), nil
+}
+
+// OpenLeased opens a BMC at rest for reading, under a lease that the caller
+// took with many others and that lasts until the given time. It logs out at the
+// end, unless it took over a session that was there.
+func (g *Gate) OpenLeased(ctx context.Context, access store.BMCAccess, lease store.Lease, until time.Time) (bmc.Client, func(context.Context), error) {
+	held := g.hold(ctx, lease, "", until)
+	opts := g.options(access, held, false)
+	opts.Session = &session{gate: g, nodeID: access.NodeID, brief: true}
+	client, err := g.login(ctx, "", access, held, opts, recorded)
 	if err != nil {
 		held.release(ctx)
 		return nil, nil, err
 	}
-	return client, func(ctx context.Context) {
+	return client, g.closer(client, held), nil
+}
+
+// Life is how long a lease lasts that a caller takes for OpenLeased, and Grace
+// how long an expired one is left alone.
+func (g *Gate) Life() (life, grace time.Duration) { return g.life(), g.Waits.Request }
+
+func (g *Gate) closer(client bmc.Client, held *hold) func(context.Context) {
+	return func(ctx context.Context) {
 		// A session that could not be ended is ended by the idle sweep.
 		if err := client.Close(ctx); err != nil {
-			g.Log.WarnContext(ctx, "close the BMC conversation", "node", nodeID, "error", err)
+			g.Log.InfoContext(ctx, "close the BMC conversation", "node", held.lease.NodeID, "error", err)
 		}
 		held.release(ctx)
-	}, nil
+	}
+}
+
+// login opens the BMC. Where the recorded password is refused and an earlier
+// operation staged another one, that operation may have set it before it was
+// cut off: it is tried once and recorded when it works.
+func (g *Gate) login(ctx context.Context, operationID string, a store.BMCAccess, held *hold, opts bmc.Options, which activities.Credentials) (bmc.Client, error) {
+	target, err := g.target(ctx, operationID, a, which)
+	if err != nil {
+		return nil, err
+	}
+	client, err := g.OpenBMC(held.ctx, target, opts)
+	if bmc.KindOf(err) == bmc.KindAuth && which == recorded && a.Staged != nil && a.StagedBy != operationID {
+		if target.Password, err = g.Store.OpenBMCPassword(a.NodeID, a.Staged); err != nil {
+			return nil, err
+		}
+		if client, err = g.OpenBMC(held.ctx, target, opts); err == nil {
+			err = g.Store.PromoteStaged(ctx, a)
+		}
+	}
+	if err != nil {
+		return nil, held.explain(err)
+	}
+	if which == recorded {
+		g.proved(ctx, a)
+	}
+	return &leased{client: client, hold: held}, nil
+}
+
+// proved makes the conditions about a BMC True that its opening has proved. A
+// write that fails is made up for by the next opening.
+func (g *Gate) proved(ctx context.Context, a store.BMCAccess) {
+	for _, t := range a.Unproved {
+		if err := g.Store.SetCondition(ctx, a.NodeID, fleet.Condition{Type: t, Status: fleet.ConditionTrue}); err != nil {
+			g.Log.WarnContext(ctx, "record a condition of a BMC", "node", a.NodeID, "condition", t, "error", err)
+		}
+	}
 }
 
 // target says how to reach and trust the BMC and with which credentials.
@@ -97,6 +154,9 @@ func (g *Gate) target(ctx context.Context, operationID string, a store.BMCAccess
 	t := bmc.Target{Address: a.Address, System: a.System, Driver: a.Driver, Username: a.Username,
 		TLS:          bmc.TLS{Mode: a.TLSMode, Legacy: a.LegacyTLS},
 		CipherSuites: a.CipherSuites, CipherSuite: a.CipherSuite, Quirks: a.Quirks}
+	if t.Driver == "auto" && a.Found != "" {
+		t.Driver = a.Found
+	}
 	if a.CA != nil {
 		t.TLS.CA = *a.CA
 	}
@@ -113,25 +173,24 @@ func (g *Gate) target(ctx context.Context, operationID string, a store.BMCAccess
 			t.Username, err = g.Store.OperationUsername(ctx, operationID, a.Username)
 		}
 	case activities.StagedCredentials:
-		t.Password, err = g.Store.OpenBMCPassword(a.NodeID, a.Staged)
+		t.Password, err = g.Store.StagedPassword(ctx, operationID)
 	default:
 		t.Password, err = g.Store.OpenBMCPassword(a.NodeID, a.Password)
 	}
 	return t, err
 }
 
-func (g *Gate) options(a store.BMCAccess, held *hold, change bool, which activities.Credentials) bmc.Options {
+func (g *Gate) options(a store.BMCAccess, held *hold, change bool) bmc.Options {
 	o := bmc.Options{
 		AllowAddress: func(ip string) error { return allowed(ip, a.Networks) },
 		Pinned:       func(fp string) error { return g.Store.PinCertificate(held.ctx, a.NodeID, fp) },
-		Observe:      func(e bmc.Exchange) { g.observe(a.NodeID, e) },
-		Waits:        g.Waits,
+		BeforeChange: func(context.Context) error {
+			return fmt.Errorf("the BMC of node %s was opened for reading", a.NodeID)
+		},
+		Waits: g.Waits,
 	}
 	if change {
 		o.BeforeChange = held.check
-	}
-	if which == "" {
-		o.Session = &session{store: g.Store, nodeID: a.NodeID}
 	}
 	return o
 }
@@ -143,63 +202,19 @@ func allowed(ip string, networks []string) error {
 		return fmt.Errorf("resolved address %q: %w", ip, err)
 	}
 	for _, n := range networks {
-		if p, err := netip.ParsePrefix(n); err == nil && p.Contains(addr.Unmap()) {
+		if p, err := netip.ParsePrefix(n); err == nil && p.Contains(addr.Unmap().WithZone("")) {
 			return nil
 		}
 	}
 	return fmt.Errorf("%s is outside the site's allowedNetworks", addr)
 }
 
-// session keeps one BMC session a node between holders.
-type session struct {
-	store  *store.Store
-	nodeID string
-}
-
-func (s *session) Load(ctx context.Context) (string, string, error) {
-	return s.store.LoadBMCSession(ctx, s.nodeID)
-}
-func (s *session) Save(ctx context.Context, uri, token string) error {
-	return s.store.SaveBMCSession(ctx, s.nodeID, uri, token)
-}
-func (s *session) Keep() bool { return true }
-
-// EndSessions deletes the BMC session kept for the node, on the BMC too where
-// it answers.
-func (g *Gate) EndSessions(ctx context.Context, nodeID string) error {
-	uri, _, err := g.Store.LoadBMCSession(ctx, nodeID)
-	if err != nil || uri == "" {
-		return err
-	}
-	access, err := g.Store.LoadBMCAccess(ctx, nodeID)
-	if err != nil {
-		return err
-	}
-	held, err := g.take(ctx, access, false)
-	if err != nil {
-		return err
-	}
-	defer held.release(context.WithoutCancel(ctx))
-	target, err := g.target(ctx, "", access, "")
-	if err != nil {
-		return err
-	}
-	opts := g.options(access, held, false, "")
-	opts.Session = &ending{session{store: g.Store, nodeID: nodeID}}
-	client, err := g.OpenBMC(held.ctx, target, opts)
-	if err != nil {
-		return errors.Join(err, g.Store.SaveBMCSession(ctx, nodeID, "", ""))
-	}
-	if err := client.Close(held.ctx); err != nil {
-		return fmt.Errorf("end the BMC session of node %s: %w", nodeID, err)
-	}
-	return g.Store.SaveBMCSession(ctx, nodeID, "", "")
-}
-
-// ending is a session that is not kept.
-type ending struct{ session }
-
-func (*ending) Keep() bool { return false }
+const (
+	// keptExchanges is how many exchanges are kept for evidence, of keptNodes
+	// nodes at most.
+	keptExchanges = 20
+	keptNodes     = 2000
+)
 
 // observe keeps the last exchanges with a node's BMC.
 func (g *Gate) observe(nodeID string, e bmc.Exchange) {
@@ -207,6 +222,12 @@ func (g *Gate) observe(nodeID string, e bmc.Exchange) {
 	defer g.mu.Unlock()
 	if g.exchanges == nil {
 		g.exchanges = map[string][]bmc.Exchange{}
+	}
+	if _, known := g.exchanges[nodeID]; !known && len(g.exchanges) >= keptNodes {
+		for other := range g.exchanges { // any: evidence is read right after a failure
+			delete(g.exchanges, other)
+			break
+		}
 	}
 	list := append(g.exchanges[nodeID], e)
 	g.exchanges[nodeID] = list[max(0, len(list)-keptExchanges):]

@@ -34,8 +34,9 @@ func (s *Store) OpenBMCPassword(nodeID string, sealed []byte) (string, error) {
 const rotatedPasswordBytes = 15
 
 // StageCredentials seals a new password beside the present one before it is
-// set on the BMC: the operation's own, or a generated one. One that is staged
-// already stays, so that a repeated step proves the same password.
+// set on the BMC: the operation's own, or a generated one. One that the
+// operation staged already stays, so that a repeated step proves the same
+// password.
 func (s *Store) StageCredentials(ctx context.Context, operationID string) error {
 	password, err := s.OperationSecret(ctx, operationID, fleet.SecretPassword)
 	if fleet.CodeOf(err) == fleet.CodeNotFound {
@@ -53,7 +54,8 @@ func (s *Store) StageCredentials(ctx context.Context, operationID string) error 
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `UPDATE bmcs SET staged_password = coalesce(staged_password, $2) WHERE node_id = $1`, o.NodeID, sealed); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE bmcs SET staged_password = CASE WHEN staged_op = $3 THEN coalesce(staged_password, $2) ELSE $2 END, staged_op = $3
+			WHERE node_id = $1`, o.NodeID, sealed, o.ID); err != nil {
 			return fmt.Errorf("stage a password for the BMC of node %s: %w", o.NodeID, err)
 		}
 		return nil
@@ -64,7 +66,7 @@ func (s *Store) StageCredentials(ctx context.Context, operationID string) error 
 func (s *Store) StagedPassword(ctx context.Context, operationID string) (string, error) {
 	var nodeID string
 	var sealed []byte
-	err := s.pool.QueryRow(ctx, `SELECT b.node_id, b.staged_password FROM operations o JOIN bmcs b ON b.node_id = o.node_id WHERE o.id = $1 AND b.staged_password IS NOT NULL`,
+	err := s.pool.QueryRow(ctx, `SELECT b.node_id, b.staged_password FROM operations o JOIN bmcs b ON b.node_id = o.node_id WHERE o.id = $1 AND b.staged_op = o.id AND b.staged_password IS NOT NULL`,
 		operationID).Scan(&nodeID, &sealed)
 	if err != nil {
 		return "", noRows(err, "staged password", "read the staged password of operation "+operationID)
@@ -72,8 +74,8 @@ func (s *Store) StagedPassword(ctx context.Context, operationID string) (string,
 	return s.OpenBMCPassword(nodeID, sealed)
 }
 
-// StoreCredentials makes the staged password, else the one that the operation
-// carries, the recorded one, with the user name of the operation's input, and
+// StoreCredentials makes the password that the operation staged, else the one
+// that it carries, the recorded one, with the user name of the operation's input, and
 // forgets the staged one and the BMC's session.
 func (s *Store) StoreCredentials(ctx context.Context, operationID string) error {
 	own, err := s.OperationSecret(ctx, operationID, fleet.SecretPassword)
@@ -88,7 +90,8 @@ func (s *Store) StoreCredentials(ctx context.Context, operationID string) error 
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, `UPDATE bmcs SET password = coalesce(staged_password, $2, password), staged_password = NULL,
+		_, err := tx.Exec(ctx, `UPDATE bmcs SET password = coalesce(CASE WHEN staged_op = $3 THEN staged_password END, $2, password), staged_password = NULL, staged_op = NULL,
+			next_check_at = now(), check_failures = 0,
 			username = coalesce((SELECT input->>'username' FROM operations WHERE id = $3), username) WHERE node_id = $1`, o.NodeID, sealed, o.ID)
 		if err != nil {
 			return fmt.Errorf("record the credentials of the BMC of node %s: %w", o.NodeID, err)

@@ -57,6 +57,9 @@ type Dispatch struct {
 	Payload      json.RawMessage
 	Attempts     int
 	Age          time.Duration
+	// Tags are the operation's search attributes at this moment, by name; those
+	// that it has none of are left out.
+	Tags map[string]string
 }
 
 // A claimed workflow id is an advisory lock of the claiming transaction, and
@@ -81,9 +84,14 @@ LIMIT $1`
 // claimedSQL reads claimed rows in a statement of its own, begun after their
 // locks were taken: a row that another dispatcher delivered in between is gone.
 const claimedSQL = `
-SELECT id, workflow_id, kind, operation_id, coalesce(workflow_type, ''), coalesce(signal, ''), payload, attempts,
-       extract(epoch FROM now() - created_at)::float8
-FROM dispatch WHERE id = ANY($1) AND not_before <= now() ORDER BY id`
+SELECT d.id, d.workflow_id, d.kind, d.operation_id, coalesce(d.workflow_type, ''), coalesce(d.signal, ''), d.payload, d.attempts,
+       extract(epoch FROM now() - d.created_at)::float8,
+       jsonb_strip_nulls(jsonb_build_object('OperationId', d.operation_id, 'NodeId', n.id, 'TenantId', n.tenant_id, 'SiteId', n.site_id,
+           'PoolId', n.pool_id, 'ProvisionState', n.provision_state))
+FROM dispatch d
+LEFT JOIN operations o ON o.id = d.operation_id
+LEFT JOIN nodes n ON n.id = o.node_id
+WHERE d.id = ANY($1) AND d.not_before <= now() ORDER BY d.id`
 
 // takeBack deletes the rows of an operation whose start no dispatcher has
 // claimed, and says whether it did. It waits for no dispatcher, since the caller
@@ -135,7 +143,7 @@ func claim(ctx context.Context, tx pgx.Tx, limit int) ([]Dispatch, error) {
 	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (Dispatch, error) {
 		var d Dispatch
 		var age float64
-		err := r.Scan(&d.ID, &d.WorkflowID, &d.Kind, &d.OperationID, &d.WorkflowType, &d.Signal, &d.Payload, &d.Attempts, &age)
+		err := r.Scan(&d.ID, &d.WorkflowID, &d.Kind, &d.OperationID, &d.WorkflowType, &d.Signal, &d.Payload, &d.Attempts, &age, &d.Tags)
 		d.Age = time.Duration(age * float64(time.Second))
 		return d, err
 	})

@@ -39,7 +39,7 @@ func TestLeaseIsExclusive(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			l, _, err := s.TakeLease(context.Background(), "node_a", "w", true, 2, time.Hour)
+			l, _, err := s.TakeLease(context.Background(), store.LeaseAsk{NodeID: "node_a", Holder: "w", Change: true, Life: time.Hour})
 			if err != nil {
 				t.Error(err)
 			}
@@ -61,30 +61,34 @@ func TestLeaseTakeover(t *testing.T) {
 	pool := storetest.New(t)
 	s := store.New(pool, store.Options{})
 	addNode(t, pool, "node_a")
-	old, _, err := s.TakeLease(t.Context(), "node_a", "stalled", true, 2, 0)
+	old, _, err := s.TakeLease(t.Context(), store.LeaseAsk{NodeID: "node_a", Holder: "stalled", Change: true})
 	if err != nil || old == nil {
 		t.Fatalf("first lease: %v, %v", old, err)
 	}
 	if old.TakenOver {
 		t.Error("the first lease is said to be taken over")
 	}
-	taken, _, err := s.TakeLease(t.Context(), "node_a", "next", true, 2, time.Hour)
+	early, _, err := s.TakeLease(t.Context(), store.LeaseAsk{NodeID: "node_a", Holder: "early", Change: true, Life: time.Hour, Grace: time.Hour})
+	if err != nil || early != nil {
+		t.Fatalf("lease taken over within the grace of a request: %v, %v", early, err)
+	}
+	taken, _, err := s.TakeLease(t.Context(), store.LeaseAsk{NodeID: "node_a", Holder: "next", Change: true, Life: time.Hour})
 	if err != nil || taken == nil {
 		t.Fatalf("second lease: %v, %v", taken, err)
 	}
 	if !taken.TakenOver {
 		t.Error("the takeover of an expired lease was not told")
 	}
-	if ok, err := s.CheckLease(t.Context(), *old, 0); err != nil || ok {
+	if ok, _, err := s.CheckLease(t.Context(), *old, 0, ""); err != nil || ok {
 		t.Errorf("the stalled holder's lease is still good (%v, %v)", ok, err)
 	}
 	if err := s.ReleaseLease(t.Context(), *old); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := s.CheckLease(t.Context(), *taken, time.Minute); err != nil || !ok {
+	if ok, _, err := s.CheckLease(t.Context(), *taken, time.Minute, ""); err != nil || !ok {
 		t.Errorf("the stalled holder's late release took the lease away (%v, %v)", ok, err)
 	}
-	none, wait, err := s.TakeLease(t.Context(), "node_a", "third", true, 2, time.Hour)
+	none, wait, err := s.TakeLease(t.Context(), store.LeaseAsk{NodeID: "node_a", Holder: "third", Change: true, Life: time.Hour})
 	if err != nil || none != nil || wait <= 0 {
 		t.Errorf("third lease = %v, wait %v, err %v; want none and a wait", none, wait, err)
 	}

@@ -161,7 +161,7 @@ func recordResult(ctx context.Context, tx pgx.Tx, o fencedOp, r fleet.OperationR
 		}
 	}
 	if r.ForgetBMCPassword {
-		if _, err := tx.Exec(ctx, `UPDATE bmcs SET password = NULL, staged_password = NULL WHERE node_id = $1`, o.NodeID); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE bmcs SET password = NULL, staged_password = NULL, staged_op = NULL WHERE node_id = $1`, o.NodeID); err != nil {
 			return fmt.Errorf("forget the BMC password of node %s: %w", o.NodeID, err)
 		}
 	}

@@ -200,6 +200,7 @@ CREATE TABLE bmcs (
     username         text NOT NULL,
     password         bytea,                            -- sealed; null once forgotten
     staged_password  bytea,                            -- sealed: of a rotation under way
+    staged_op        text,                             -- the rotation's operation
     tls_mode         text NOT NULL,
     tls_ca           text,
     tls_fingerprint  text,

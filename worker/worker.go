@@ -1,0 +1,152 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/client"
+	sdk "go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/bettercompute/compute/activities"
+	"github.com/bettercompute/compute/gate"
+	"github.com/bettercompute/compute/store"
+	"github.com/bettercompute/compute/workflows"
+)
+
+var (
+	_ activities.Operations = (*store.Store)(nil)
+	_ activities.Nodes      = (*store.Store)(nil)
+	_ activities.Machines   = (*store.Store)(nil)
+	_ activities.Gate       = (*gate.Gate)(nil)
+)
+
+// Deployment is the name of our workers in Temporal's worker versioning.
+const Deployment = "better-compute"
+
+// Worker is one process of workers, dispatcher and sweeps.
+type Worker struct {
+	Store     *store.Store
+	Client    client.Client
+	Namespace string
+	Gate      *gate.Gate
+	Log       *slog.Logger
+	// Process names this process in heartbeats.
+	Process string
+	// BuildID is the version of the workflows' code; "" runs unversioned.
+	BuildID string
+	// MakeCurrent makes new tasks go to this version.
+	MakeCurrent bool
+	// TaskQueue is workflows.TaskQueue in production.
+	TaskQueue string
+	// TimeScale divides the sweeps' spacings for simulated racks; 0 is 1.
+	TimeScale float64
+	// PowerEvery and InventoryEvery are the spacings of looks at a BMC at rest.
+	PowerEvery, InventoryEvery time.Duration
+}
+
+// stopWithin is how long activities have to give back leases when the process
+// stops.
+const stopWithin = 20 * time.Second
+
+// Run works until the context ends or Temporal refuses the worker.
+func (w *Worker) Run(ctx context.Context) error {
+	fatal := make(chan error, 1)
+	opts := sdk.Options{
+		WorkerStopTimeout: stopWithin, DisableRegistrationAliasing: true,
+		MaxConcurrentActivityExecutionSize: 1000, MaxConcurrentLocalActivityExecutionSize: 200,
+		OnFatalError: func(err error) { fatal <- err },
+	}
+	if w.BuildID != "" {
+		opts.DeploymentOptions = sdk.DeploymentOptions{UseVersioning: true, DefaultVersioningBehavior: workflow.VersioningBehaviorAutoUpgrade,
+			Version: sdk.WorkerDeploymentVersion{DeploymentName: Deployment, BuildID: w.BuildID}}
+	}
+	tw := sdk.New(w.Client, w.TaskQueue, opts)
+	workflows.Register(tw, &activities.Record{Ops: w.Store, Nodes: w.Store, Machines: w.Store},
+		&activities.BMC{Gate: w.Gate, Ops: w.Store, Nodes: w.Store, Machines: w.Store})
+	if err := tw.Start(); err != nil {
+		return fmt.Errorf("start the Temporal worker: %w", err)
+	}
+	if w.MakeCurrent && w.BuildID != "" {
+		if err := w.makeCurrent(ctx); err != nil {
+			tw.Stop()
+			return err
+		}
+	}
+	w.Log.InfoContext(ctx, "worker runs", "taskQueue", w.TaskQueue, "build", w.BuildID)
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, run := range w.loops() {
+		wg.Go(func() { run(inner) })
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-fatal:
+		err = fmt.Errorf("the Temporal worker ended: %w", err)
+	}
+	cancel()
+	tw.Stop()
+	wg.Wait()
+	w.endSessions(ctx)
+	return err
+}
+
+// loops are what runs beside the workers.
+func (w *Worker) loops() []func(context.Context) {
+	d := &Dispatcher{Store: w.Store, Client: w.Client, Log: w.Log, TaskQueue: w.TaskQueue}
+	return []func(context.Context){d.Run, w.beat}
+}
+
+// makeCurrent makes new workflow tasks go to this build. The server knows a
+// version only once its workers have polled.
+func (w *Worker) makeCurrent(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		_, err := w.Client.WorkerDeploymentClient().GetHandle(Deployment).
+			SetCurrentVersion(ctx, client.WorkerDeploymentSetCurrentVersionOptions{BuildID: w.BuildID, IgnoreMissingTaskQueues: true})
+		if err == nil {
+			return nil
+		}
+		if !sleep(ctx, 200*time.Millisecond) {
+			return fmt.Errorf("make build %s the current one: %w", w.BuildID, errors.Join(err, ctx.Err()))
+		}
+	}
+}
+
+// beatEvery is the spacing of heartbeat rows.
+const beatEvery = 5 * time.Second
+
+// beat tells the API, through Postgres, that this process delivers and whether
+// Temporal answers it.
+func (w *Worker) beat(ctx context.Context) {
+	for {
+		state := "ok"
+		check, cancel := context.WithTimeout(ctx, beatEvery)
+		if _, err := w.Client.CheckHealth(check, &client.CheckHealthRequest{}); err != nil {
+			state = "away"
+		}
+		cancel()
+		if err := w.Store.Beat(ctx, w.Process, store.BeatDispatcher, map[string]any{"temporal": state, "build": w.BuildID}); err != nil && ctx.Err() == nil {
+			w.Log.WarnContext(ctx, "write the heartbeat", "error", err)
+		}
+		if !sleep(ctx, beatEvery) {
+			return
+		}
+	}
+}
+
+// endSessions logs out of the BMCs that this process spoke to last.
+func (w *Worker) endSessions(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin/2)
+	defer cancel()
+	if err := w.Gate.EndAll(ctx); err != nil {
+		w.Log.WarnContext(ctx, "log out of BMCs", "error", err)
+	}
+}
