@@ -85,8 +85,8 @@ var Roles = []Role{RoleViewer, RoleOperator, RoleProvisioner, RoleOwner, RoleBre
 // IsRead says whether the permission is one of reading.
 func (p Permission) IsRead() bool { return strings.HasSuffix(string(p), ":read") }
 
-// group returns the middle part.
-func (p Permission) group() string { return strings.Split(string(p), ":")[1] }
+// Group returns the middle part, the group of methods the permission is of.
+func (p Permission) Group() string { return strings.Split(string(p), ":")[1] }
 
 // Grants says whether a role holds a permission (spec api.md, table of roles).
 // It is the source of the built-in Cedar policies, which are checked against
@@ -97,11 +97,11 @@ func (r Role) Grants(p Permission) bool {
 		return p.IsRead()
 	case RoleOperator:
 		return RoleViewer.Grants(p) || slices.Contains([]Permission{PermNodesCordon, PermNodesDrain, PermNodesUpdate, PermMetalHold}, p) ||
-			p.group() == "allocations" || p.group() == "reservations"
+			p.Group() == "allocations" || p.Group() == "reservations"
 	case RoleProvisioner:
 		return RoleOperator.Grants(p) || slices.Contains([]Permission{PermNodesProvision, PermNodesRevokeIdentity, PermNodesDelete,
 			PermPoolsAddNode, PermPoolsRemoveNode}, p) ||
-			(p.group() == "metal" && p != PermMetalRetireForce) || p.group() == "join-tokens"
+			(p.Group() == "metal" && p != PermMetalRetireForce) || p.Group() == "join-tokens"
 	case RoleOwner:
 		return p != PermNodesSSHRoot
 	case RoleBreakGlass:
