@@ -5,18 +5,11 @@ package localstack
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"sort"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,8 +21,8 @@ import (
 // PostgresOptions say how a private cluster is made and run.
 type PostgresOptions struct {
 	// Dir is where the cluster shall lie. When its user cannot enter it (a
-	// clone in a 0700 folder, run as root) a folder under /var/tmp derived from
-	// it is used.
+	// clone in a 0700 folder, run as root) one under /var/lib/better-compute
+	// stands in for it.
 	Dir string
 	// Port is the loopback port; 0 takes a free one.
 	Port int
@@ -53,229 +46,91 @@ type Postgres struct {
 	Dir  string
 	Port int
 
-	bin  string
+	bin  PostgresBinaries
 	cred *syscall.Credential
 	wait chan struct{}
 }
 
 // StartPostgres starts the cluster in opts.Dir, making it first when it is not
-// there. A postmaster left over from a killed run is stopped first. The
-// binaries are the installed ones, else installed or unpacked by
-// PostgresBinaries.
+// there, and returns when it takes connections. A postmaster left over from a
+// killed run is stopped first. The programs are found by FindPostgres. Only one
+// process at a time may start and use the cluster of a folder.
 func StartPostgres(ctx context.Context, opts PostgresOptions) (*Postgres, error) {
-	bin, err := PostgresBinaries(ctx, opts.Dir)
+	version, err := clusterVersion(opts.Dir)
 	if err != nil {
 		return nil, err
 	}
-	p := &Postgres{bin: bin, wait: make(chan struct{})}
+	p := &Postgres{}
+	if p.bin, err = FindPostgres(ctx, version, opts.Dir); err != nil {
+		return nil, err
+	}
+	// Looked up after the programs, whose package makes the user.
 	if p.cred, err = serverUser(); err != nil {
 		return nil, err
 	}
 	if p.Dir, err = clusterDir(opts.Dir, p.cred); err != nil {
 		return nil, err
 	}
-	if err := p.initdb(ctx); err != nil {
+	if err := p.initdb(ctx, opts.Throwaway); err != nil {
 		return nil, err
 	}
-	if err := p.stopLeftover(ctx); err != nil {
+	crashed, err := p.stopLeftover(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if p.Port = opts.Port; p.Port == 0 {
-		if p.Port, err = FreePort(); err != nil {
+	// A free port can be lost to another process, and the last children of a
+	// killed server refuse a new one until they are gone. Both pass.
+	attempts := 3
+	if crashed {
+		attempts = 30
+	}
+	for ; ; attempts-- {
+		err := p.launch(ctx, opts)
+		if err == nil {
+			return p, nil
+		}
+		if !errors.Is(err, errEnded) || attempts == 1 {
 			return nil, err
 		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(500 * time.Millisecond):
+		}
 	}
-	password, err := os.ReadFile(filepath.Join(p.Dir, "password"))
+}
+
+// errEnded says that the server ended while it was starting.
+var errEnded = errors.New("it ended while starting; see its log")
+
+// launch starts the server once and waits until it takes connections.
+func (p *Postgres) launch(ctx context.Context, opts PostgresOptions) error {
+	var err error
+	if p.Port = opts.Port; p.Port == 0 {
+		if p.Port, err = FreePort(); err != nil {
+			return err
+		}
+	}
+	password, err := os.ReadFile(p.passwordFile())
 	if err != nil {
-		return nil, fmt.Errorf("read the cluster's password: %w", err)
+		return fmt.Errorf("read the cluster's password: %w", err)
 	}
 	p.URL = fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/postgres", strings.TrimSpace(string(password)), p.Port)
 	if err := p.start(opts); err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.ready(ctx); err != nil {
-		_ = p.Stop(ctx)
-		return nil, err
-	}
-	return p, nil
-}
-
-// PostgresBinaries finds the folder with initdb and postgres: the newest of
-// Debian's, then PATH. Where there is none it installs Debian's package as
-// root, or unpacks it below dir without root.
-func PostgresBinaries(ctx context.Context, dir string) (string, error) {
-	if bin := findBinaries("/", dir); bin != "" {
-		return bin, nil
-	}
-	if os.Getuid() == 0 {
-		for _, args := range [][]string{{"update", "-q"}, {"install", "-y", "-q", "--no-install-recommends", "postgresql"}} {
-			cmd := exec.CommandContext(ctx, "apt-get", args...)
-			cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				return "", fmt.Errorf("install Postgres: apt-get %s: %w\n%s", args[0], err, out)
-			}
-		}
-	} else if err := unpackPostgres(ctx, filepath.Join(dir, "unpacked")); err != nil {
-		return "", err
-	}
-	if bin := findBinaries("/", dir); bin != "" {
-		return bin, nil
-	}
-	return "", errors.New("no Postgres found, and installing Debian's did not bring one; install postgresql 15 or later")
-}
-
-func findBinaries(root, dir string) string {
-	for _, base := range []string{root, filepath.Join(dir, "unpacked")} {
-		found, _ := filepath.Glob(filepath.Join(base, "usr/lib/postgresql/*/bin/postgres"))
-		sort.Slice(found, func(i, j int) bool { return majorOf(found[i]) > majorOf(found[j]) })
-		if len(found) > 0 {
-			return filepath.Dir(found[0])
-		}
-	}
-	if path, err := exec.LookPath("postgres"); err == nil {
-		return filepath.Dir(path)
-	}
-	return ""
-}
-
-// majorOf is the version in .../postgresql/<version>/bin/postgres.
-func majorOf(path string) int {
-	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
-	return n
-}
-
-// unpackPostgres fetches Debian's packages and unpacks them without root.
-func unpackPostgres(ctx context.Context, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make %s: %w", dir, err)
-	}
-	script := `set -e
-v=$(apt-cache depends postgresql | sed -n 's/.*Depends: \(postgresql-[0-9]*\)$/\1/p' | head -n1)
-c=$(echo "$v" | sed 's/postgresql-/postgresql-client-/')
-apt-get download -q "$v" "$c" libpq5
-for f in *.deb; do dpkg -x "$f" .; done`
-	cmd := exec.CommandContext(ctx, "sh", "-c", script)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("unpack Postgres without root: %w\n%s", err, out)
-	}
-	return nil
-}
-
-// serverUser is whom the server runs as: nil is this user; Postgres refuses
-// root, which runs it as postgres, else nobody.
-func serverUser() (*syscall.Credential, error) {
-	if os.Getuid() != 0 {
-		return nil, nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
-		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-		if err1 == nil && err2 == nil {
-			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
-		}
-	}
-	return nil, errors.New("root cannot run Postgres, and there is no user postgres or nobody")
-}
-
-// clusterDir makes the folder of the cluster, owned by its user, and one that
-// this user can enter.
-func clusterDir(dir string, cred *syscall.Credential) (string, error) {
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return "", fmt.Errorf("cluster folder %s: %w", dir, err)
-	}
-	if cred != nil && !enterable(abs) {
-		sum := sha256.Sum256([]byte(abs))
-		abs = filepath.Join("/var/tmp", "better-compute-"+hex.EncodeToString(sum[:6]))
-	}
-	if err := os.MkdirAll(abs, 0o755); err != nil {
-		return "", fmt.Errorf("make cluster folder: %w", err)
-	}
-	if cred != nil {
-		if err := os.Chown(abs, int(cred.Uid), int(cred.Gid)); err != nil {
-			return "", fmt.Errorf("give the cluster folder to its user: %w", err)
-		}
-	}
-	return abs, nil
-}
-
-// enterable says whether others may pass through every existing parent.
-func enterable(path string) bool {
-	for p := filepath.Dir(path); ; p = filepath.Dir(p) {
-		if info, err := os.Stat(p); err == nil && info.Mode().Perm()&0o001 == 0 {
-			return false
-		}
-		if p == filepath.Dir(p) {
-			return true
-		}
-	}
-}
-
-func (p *Postgres) data() string { return filepath.Join(p.Dir, "data") }
-
-// command runs one of the server's programs as the server's user.
-func (p *Postgres) command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, name), args...)
-	cmd.Dir = p.Dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
-	if lib := filepath.Join(filepath.Dir(filepath.Dir(p.bin)), "..", "x86_64-linux-gnu"); strings.Contains(p.bin, "unpacked") {
-		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+lib)
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.cred, Setpgid: true}
-	return cmd
-}
-
-func (p *Postgres) initdb(ctx context.Context) error {
-	if _, err := os.Stat(filepath.Join(p.data(), "PG_VERSION")); err == nil {
-		return nil
-	}
-	secret := make([]byte, 18)
-	if _, err := rand.Read(secret); err != nil {
-		return fmt.Errorf("make the cluster's password: %w", err)
-	}
-	pw := filepath.Join(p.Dir, "password")
-	if err := os.WriteFile(pw, []byte(hex.EncodeToString(secret)+"\n"), 0o600); err != nil {
-		return fmt.Errorf("write the cluster's password: %w", err)
-	}
-	if p.cred != nil {
-		if err := os.Chown(pw, int(p.cred.Uid), int(p.cred.Gid)); err != nil {
-			return fmt.Errorf("give the password file to the server's user: %w", err)
-		}
-	}
-	// A folder half made by a killed initdb is of no use.
-	if err := os.RemoveAll(p.data()); err != nil {
-		return fmt.Errorf("clear a half-made cluster: %w", err)
-	}
-	cmd := p.command(ctx, "initdb", "-D", p.data(), "-U", "postgres", "--pwfile", pw, "-E", "UTF8", "--locale", "C.UTF-8",
-		"--auth-local", "reject", "--auth-host", "scram-sha-256", "--no-sync", "--no-instructions")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		_ = os.RemoveAll(p.data())
-		return fmt.Errorf("initdb: %w\n%s", err, out)
-	}
-	return nil
-}
-
-// stopLeftover ends a postmaster that a killed run left behind.
-func (p *Postgres) stopLeftover(ctx context.Context) error {
-	if p.command(ctx, "pg_ctl", "status", "-D", p.data()).Run() != nil {
-		return nil
-	}
-	if out, err := p.command(ctx, "pg_ctl", "stop", "-D", p.data(), "-m", "fast", "-w").CombinedOutput(); err != nil {
-		return fmt.Errorf("stop the Postgres a former run left in %s: %w\n%s", p.Dir, err, out)
+		return errors.Join(err, p.Stop(context.WithoutCancel(ctx)))
 	}
 	return nil
 }
 
 func (p *Postgres) start(opts PostgresOptions) error {
 	settings := []string{"listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=300",
-		"shared_buffers=128MB", "log_min_messages=warning"}
+		"shared_buffers=128MB", "jit=off", "timezone=UTC", "log_timezone=UTC"}
 	if opts.Throwaway {
-		settings = append(settings, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
+		settings = append(settings, "fsync=off", "synchronous_commit=off", "full_page_writes=off",
+			"wal_level=minimal", "max_wal_senders=0", "max_wal_size=2GB", "checkpoint_timeout=30min")
 	}
 	args := []string{"-D", p.data(), "-p", strconv.Itoa(p.Port)}
 	for _, s := range append(settings, opts.Settings...) {
@@ -289,10 +144,11 @@ func (p *Postgres) start(opts PostgresOptions) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start postgres: %w", err)
 	}
-	p.PID = cmd.Process.Pid
+	wait := make(chan struct{})
+	p.PID, p.wait = cmd.Process.Pid, wait
 	go func() {
 		_ = cmd.Wait()
-		close(p.wait)
+		close(wait)
 	}()
 	return nil
 }
@@ -314,7 +170,7 @@ func (p *Postgres) ready(ctx context.Context) error {
 		last = err
 		select {
 		case <-p.wait:
-			return fmt.Errorf("postgres in %s ended while starting; see its log", p.Dir)
+			return fmt.Errorf("start postgres in %s: %w", p.Dir, errEnded)
 		case <-ctx.Done():
 			return fmt.Errorf("postgres in %s did not become ready: %w", p.Dir, last)
 		case <-tick.C:
@@ -343,31 +199,4 @@ func FreePort() (int, error) {
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
-// RemoveCluster stops and removes the cluster that StartPostgres made for dir,
-// wherever it lies.
-func RemoveCluster(ctx context.Context, dir string) error {
-	cred, err := serverUser()
-	if err != nil {
-		return err
-	}
-	where, err := clusterDir(dir, cred)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(filepath.Join(where, "data", "PG_VERSION")); err == nil {
-		bin, err := PostgresBinaries(ctx, dir)
-		if err != nil {
-			return err
-		}
-		p := &Postgres{bin: bin, cred: cred, Dir: where}
-		if err := p.stopLeftover(ctx); err != nil {
-			return err
-		}
-	}
-	if err := os.RemoveAll(where); err != nil {
-		return fmt.Errorf("remove the cluster: %w", err)
-	}
-	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -26,6 +28,54 @@ func query[T any](t *testing.T, url, sql string) T {
 	return v
 }
 
+func removeAfter(t *testing.T, dir string) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := localstack.RemoveCluster(context.Background(), dir); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// reusePID makes the pid file of a killed server name this test's process, as
+// when the kernel gave the pid away again.
+func reusePID(t *testing.T, cluster string) {
+	t.Helper()
+	path := filepath.Join(cluster, "data", "postmaster.pid")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(raw), "\n")
+	if err := os.WriteFile(path, []byte(strconv.Itoa(os.Getpid())+"\n"+rest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a killed initdb left is made anew, not taken for a cluster.
+func TestPostgresHalfMade(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	removeAfter(t, dir)
+	half := filepath.Join(dir, "data.new")
+	if err := os.Mkdir(half, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(half, "PG_VERSION"), []byte("15\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pg, err := localstack.StartPostgres(t.Context(), localstack.PostgresOptions{Dir: dir, Throwaway: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := query[int](t, pg.URL, "SELECT 1"); got != 1 {
+		t.Errorf("SELECT 1 = %d", got)
+	}
+	if err := pg.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A cluster whose postmaster was killed, in a folder nobody else can enter,
 // starts again with its data.
 func TestPostgresSurvivesKill(t *testing.T) {
@@ -39,11 +89,7 @@ func TestPostgresSurvivesKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(first.Dir); err != nil {
-			t.Error(err)
-		}
-	})
+	removeAfter(t, dir)
 	conn, err := pgx.Connect(t.Context(), first.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -56,6 +102,7 @@ func TestPostgresSurvivesKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-first.Exited()
+	reusePID(t, first.Dir)
 	second, err := localstack.StartPostgres(t.Context(), localstack.PostgresOptions{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +124,7 @@ func TestPostgresTakesOverLeftover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(first.Dir) })
+	removeAfter(t, dir)
 	second, err := localstack.StartPostgres(t.Context(), localstack.PostgresOptions{Dir: dir, Throwaway: true})
 	if err != nil {
 		t.Fatal(err)

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -87,8 +89,21 @@ func TakeNamespace() (name string, release func(), err error) {
 	return "", nil, fmt.Errorf("all %d test namespaces are taken", testNamespaces)
 }
 
+// sharedDir makes the folder of a shared server. It lies in a place that all
+// may write to, so one that is not this user's own is not used.
 func sharedDir(name string) (string, error) {
-	base := filepath.Join(os.TempDir(), "better-compute-test-"+strconv.Itoa(os.Getuid()), name)
+	root := filepath.Join(os.TempDir(), "better-compute-test-"+strconv.Itoa(os.Getuid()))
+	if err := os.Mkdir(root, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("make %s: %w", root, err)
+	}
+	info, err := os.Lstat(root)
+	if err != nil {
+		return "", fmt.Errorf("look at %s: %w", root, err)
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || ok && int(owner.Uid) != os.Getuid() {
+		return "", fmt.Errorf("%s is not a folder of this user: remove it", root)
+	}
+	base := filepath.Join(root, name)
 	if err := os.MkdirAll(base, 0o755); err != nil {
 		return "", fmt.Errorf("make %s: %w", base, err)
 	}
@@ -105,7 +120,7 @@ func shared(name string, start func(dir string) (state string, pid int, err erro
 		return "", err
 	}
 	// Held until this process ends; the kernel drops it even after kill -9.
-	if _, err := lock(filepath.Join(base, "users"), syscall.LOCK_SH); err != nil {
+	if err := holdForLife(filepath.Join(base, "users")); err != nil {
 		return "", err
 	}
 	starting, err := lock(filepath.Join(base, "start"), syscall.LOCK_EX)
@@ -129,6 +144,24 @@ func shared(name string, start func(dir string) (state string, pid int, err erro
 		return "", fmt.Errorf("write %s: %w", path, err)
 	}
 	return state, startReaper(base, pid)
+}
+
+// lifelong keeps locks reachable: a file that the garbage collector finds
+// unused is closed, which would drop its lock while the server is in use.
+var lifelong struct {
+	sync.Mutex
+	files []*os.File
+}
+
+func holdForLife(path string) error {
+	f, err := lock(path, syscall.LOCK_SH)
+	if err != nil {
+		return err
+	}
+	lifelong.Lock()
+	defer lifelong.Unlock()
+	lifelong.files = append(lifelong.files, f)
+	return nil
 }
 
 func readState(path string) (state string, pid int) {

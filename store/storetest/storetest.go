@@ -95,3 +95,30 @@ func New(t testing.TB) *pgxpool.Pool {
 	t.Cleanup(pool.Close)
 	return pool
 }
+
+// Cluster returns a pool on a migrated database of a cluster of the test's own,
+// for tests that hold a transaction open or kill the server: the events'
+// horizon is the oldest transaction of a whole cluster.
+func Cluster(t testing.TB) (*pgxpool.Pool, *localstack.Postgres) {
+	t.Helper()
+	ctx := context.Background()
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		if err := localstack.RemoveCluster(ctx, dir); err != nil {
+			t.Error(err)
+		}
+	})
+	pg, err := localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: dir, Throwaway: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Migrate(ctx, pg.URL); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(ctx, pg.URL)
+	if err != nil {
+		t.Fatalf("connect to the test cluster: %v", err)
+	}
+	t.Cleanup(pool.Close)
+	return pool, pg
+}
