@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/bettercompute/compute/activities"
@@ -19,12 +18,28 @@ var byVerb = map[fleet.Verb]func(workflow.Context, Input) (Outcome, error){
 // Has says whether a verb has a workflow.
 func Has(v fleet.Verb) bool { return byVerb[v] != nil }
 
-// Register registers the workflows under the names of fleet.WorkflowTypes, and
-// the activities they use.
-func Register(r worker.Registry, record *activities.Record, acts *activities.BMC) {
+// WorkflowRegistry takes workflows: a worker, a replayer, a test environment.
+type WorkflowRegistry interface {
+	RegisterWorkflowWithOptions(w any, options workflow.RegisterOptions)
+}
+
+// Registry takes activities too.
+type Registry interface {
+	WorkflowRegistry
+	RegisterActivity(a any)
+}
+
+// RegisterWorkflows registers the workflows under the names of
+// fleet.WorkflowTypes. They are started by these names only.
+func RegisterWorkflows(r WorkflowRegistry) {
 	for verb, fn := range byVerb {
 		r.RegisterWorkflowWithOptions(fn, workflow.RegisterOptions{Name: fleet.WorkflowTypes[verb], VersioningBehavior: workflow.VersioningBehaviorAutoUpgrade})
 	}
+}
+
+// Register registers the workflows and the activities they use.
+func Register(r Registry, record *activities.Record, acts *activities.BMC) {
+	RegisterWorkflows(r)
 	r.RegisterActivity(record)
 	r.RegisterActivity(acts)
 }
