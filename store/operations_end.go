@@ -49,13 +49,13 @@ func closeOperation(ctx context.Context, tx pgx.Tx, o fencedOp, state fleet.Oper
 }
 
 // releaseFence gives the node's fence to the parked operation, if there is one,
-// else to nobody.
+// else to nobody. A fence that is another operation's stays.
 func releaseFence(ctx context.Context, tx pgx.Tx, o fencedOp) error {
-	sql := `UPDATE nodes SET provision_op = (SELECT id FROM operations WHERE node_id = $1 AND parked) WHERE id = $1`
+	sql := `UPDATE nodes SET provision_op = (SELECT id FROM operations WHERE node_id = $1 AND parked) WHERE id = $1 AND provision_op = $2`
 	if o.Lane == LaneDrain {
-		sql = `UPDATE nodes SET drain_op = NULL WHERE id = $1`
+		sql = `UPDATE nodes SET drain_op = NULL WHERE id = $1 AND drain_op = $2`
 	}
-	if _, err := tx.Exec(ctx, sql, o.NodeID); err != nil {
+	if _, err := tx.Exec(ctx, sql, o.NodeID, o.ID); err != nil {
 		return fmt.Errorf("give back the fence of node %s: %w", o.NodeID, err)
 	}
 	return nil
@@ -171,38 +171,40 @@ func recordResult(ctx context.Context, tx pgx.Tx, o fencedOp, r fleet.OperationR
 // FailOperation ends an operation failed, or parks it. Verbs that move the node
 // make it failed; the others leave its state and are never parked.
 func (s *Store) FailOperation(ctx context.Context, operationID string, f fleet.OperationFailure) error {
-	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
-		opErr := &fleet.OperationError{Code: f.Code, Step: f.Step, Cause: f.Cause, Remedy: f.Remedy}
-		if f.Step != "" {
-			st := stepOf(&o.Steps, f.Step)
-			now := fleet.At(o.Now)
-			st.State, st.EndedAt, st.Detail = fleet.StepFailed, &now, f.Cause
-			if err := saveSteps(ctx, tx, o.ID, o.Steps); err != nil {
-				return err
-			}
-		}
-		from, moves := fleet.FailsFrom[o.Verb]
-		if f.Park && moves {
-			if _, err := tx.Exec(ctx, `UPDATE operations SET state = 'failed', parked = true, waiting_for = NULL, place = NULL, place_wanted = NULL, error = $2 WHERE id = $1`, o.ID, opErr); err != nil {
-				return fmt.Errorf("park operation %s: %w", o.ID, err)
-			}
-		} else {
-			if err := closeOperation(ctx, tx, o, fleet.OpFailed, opErr, nil); err != nil {
-				return err
-			}
-			if err := releaseFence(ctx, tx, o); err != nil {
-				return err
-			}
-		}
-		if err := o.event(ctx, tx, "node.operation.failed", o.Version, true,
-			map[string]any{"step": f.Step, "code": f.Code, "cause": f.Cause, "remedy": f.Remedy}); err != nil {
+	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error { return s.fail(ctx, tx, o, f) })
+}
+
+func (s *Store) fail(ctx context.Context, tx pgx.Tx, o fencedOp, f fleet.OperationFailure) error {
+	opErr := &fleet.OperationError{Code: f.Code, Step: f.Step, Cause: f.Cause, Remedy: f.Remedy}
+	if f.Step != "" {
+		st := stepOf(&o.Steps, f.Step)
+		now := fleet.At(o.Now)
+		st.State, st.EndedAt, st.Detail = fleet.StepFailed, &now, f.Cause
+		if err := saveSteps(ctx, tx, o.ID, o.Steps); err != nil {
 			return err
 		}
-		if !moves {
-			return nil
+	}
+	from, moves := fleet.FailsFrom[o.Verb]
+	if f.Park && moves {
+		if _, err := tx.Exec(ctx, `UPDATE operations SET state = 'failed', parked = true, waiting_for = NULL, place = NULL, place_wanted = NULL, error = $2 WHERE id = $1`, o.ID, opErr); err != nil {
+			return fmt.Errorf("park operation %s: %w", o.ID, err)
 		}
-		return s.failNode(ctx, tx, o, fleet.Failure{From: from, Step: f.Step, Cause: f.Cause, Remedy: f.Remedy, At: fleet.At(o.Now)})
-	})
+	} else {
+		if err := closeOperation(ctx, tx, o, fleet.OpFailed, opErr, nil); err != nil {
+			return err
+		}
+		if err := releaseFence(ctx, tx, o); err != nil {
+			return err
+		}
+	}
+	if err := o.event(ctx, tx, "node.operation.failed", o.Version, true,
+		map[string]any{"step": f.Step, "code": f.Code, "cause": f.Cause, "remedy": f.Remedy}); err != nil {
+		return err
+	}
+	if !moves {
+		return nil
+	}
+	return s.failNode(ctx, tx, o, fleet.Failure{From: from, Step: f.Step, Cause: f.Cause, Remedy: f.Remedy, At: fleet.At(o.Now)})
 }
 
 func (s *Store) failNode(ctx context.Context, tx pgx.Tx, o fencedOp, f fleet.Failure) error {
@@ -225,7 +227,15 @@ func (s *Store) AbortOperation(ctx context.Context, operationID, cause string, l
 	if tag.RowsAffected() > 0 {
 		return nil
 	}
-	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
+	return s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		o, held, err := lockOperation(ctx, tx, operationID)
+		if err != nil {
+			return err
+		}
+		// A parked operation can be aborted while a mending verb has the fence.
+		if !o.Parked && !(held && o.State.Live()) {
+			return superseded(operationID, "another operation took its place, or it was ended")
+		}
 		return s.abort(ctx, tx, o, cause, leftBehind)
 	})
 }

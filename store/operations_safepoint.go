@@ -39,7 +39,9 @@ func (s *Store) CheckSafePoint(ctx context.Context, operationID, kind string) (f
 		}
 		if w := heldBy(hold, site, o.Now); w != nil {
 			p.WaitingFor = w
-			return nil
+			// While it is held it stands in nobody's way.
+			_, err := tx.Exec(ctx, `UPDATE operations SET place_wanted = NULL WHERE id = $1 AND place_wanted IS NOT NULL`, o.ID)
+			return wrapDoing(err, "leave the queue of the site")
 		}
 		if kind == "" || orEmpty(place) == kind || orEmpty(place) == PlaceDeploy && kind == PlacePower && limit(site, PlacePower) == nil {
 			p.Go = true

@@ -274,6 +274,7 @@ CREATE TABLE operations (
     created_at      timestamptz NOT NULL DEFAULT now(),
     started_at      timestamptz,
     delivered_at    timestamptz,
+    swept_at        timestamptz,                       -- when the sweep last asked Temporal about it
     ended_at        timestamptz,
     CHECK (NOT parked OR state = 'failed'),
     CHECK ((state IN ('succeeded', 'aborted')) <= (ended_at IS NOT NULL))
@@ -472,6 +473,25 @@ CREATE TABLE heartbeats (
     kind         text NOT NULL,
     at           timestamptz NOT NULL DEFAULT now(),
     detail       jsonb NOT NULL DEFAULT '{}'
+);
+
+-- Sweeps that one process does at a time: when each began last, and up to which
+-- moment the listing of Temporal's workflows was read.
+CREATE TABLE sweeps (
+    name  text PRIMARY KEY,
+    begun timestamptz NOT NULL DEFAULT '-infinity',
+    upto  timestamptz
+);
+
+-- Workflows that Temporal knows and Postgres does not: found by the sweep after
+-- a restore, judged by compute recover.
+CREATE TABLE unknown_workflows (
+    workflow_id   text PRIMARY KEY,
+    workflow_type text NOT NULL,
+    node_id       text,
+    open          boolean NOT NULL,
+    found_at      timestamptz NOT NULL DEFAULT now(),
+    judged_at     timestamptz
 );
 
 -- +goose Down

@@ -5,9 +5,12 @@ package seal
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"sync"
+	"time"
 
 	"github.com/tink-crypto/tink-go/v2/aead"
 	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
@@ -15,14 +18,25 @@ import (
 	"github.com/tink-crypto/tink-go/v2/tink"
 )
 
-// Keyset seals and opens secrets. The primary key seals; any key opens.
+// Keyset seals and opens secrets. The primary key seals; any key opens. One
+// that was loaded from a file reads it again when it meets a secret that it
+// cannot open: the file was rotated since.
 type Keyset struct {
+	path string
+
+	mu     sync.RWMutex
 	handle *keyset.Handle
 	aead   tink.AEAD
+	// read is the file's time of change when it was read.
+	read time.Time
 }
 
 // Load reads a keyset file (tink's JSON). The file is itself a secret: 0600.
 func Load(path string) (*Keyset, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the keyset: %w", err)
+	}
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the keyset: %w", err)
@@ -31,8 +45,41 @@ func Load(path string) (*Keyset, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the keyset %s: %w", path, err)
 	}
-	return fromHandle(h)
+	k, err := fromHandle(h)
+	if err != nil {
+		return nil, err
+	}
+	k.path, k.read = path, info.ModTime()
+	return k, nil
 }
+
+// reload takes up the keyset's file when it changed, and says whether it did.
+func (k *Keyset) reload() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.path == "" {
+		return false
+	}
+	info, err := os.Stat(k.path)
+	if err != nil || info.ModTime().Equal(k.read) {
+		return false
+	}
+	fresh, err := Load(k.path)
+	if err != nil {
+		return false
+	}
+	k.handle, k.aead, k.read = fresh.handle, fresh.aead, fresh.read
+	return true
+}
+
+func (k *Keyset) primitive() tink.AEAD {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.aead
+}
+
+// Keys is how many keys the set holds.
+func (k *Keyset) Keys() int { return len(k.handle.KeysetInfo().GetKeyInfo()) }
 
 // New makes a keyset with one fresh AES-256-GCM key.
 func New() (*Keyset, error) {
@@ -65,6 +112,13 @@ func fromHandle(h *keyset.Handle) (*Keyset, error) {
 	return &Keyset{handle: h, aead: a}, nil
 }
 
+// SealedByPrimary says whether the primary key sealed a secret.
+func (k *Keyset) SealedByPrimary(sealed []byte) bool {
+	id := k.handle.KeysetInfo().GetPrimaryKeyId()
+	// Tink's prefix: a version byte and the key's id.
+	return len(sealed) > 5 && sealed[0] == 1 && binary.BigEndian.Uint32(sealed[1:5]) == id
+}
+
 // Save writes the keyset to a file that only its owner reads, whole or not at
 // all.
 func (k *Keyset) Save(path string) error {
@@ -81,7 +135,7 @@ func (k *Keyset) Save(path string) error {
 	return nil
 }
 
-// Rotate adds a fresh key and makes it the one that seals. The old ones go on
+// Rotate returns the set with a fresh key that seals. The old ones go on
 // opening.
 func (k *Keyset) Rotate() (*Keyset, error) {
 	m := keyset.NewManagerFromHandle(k.handle)
@@ -105,7 +159,7 @@ func (k *Keyset) Seal(secret []byte, belongsTo string) ([]byte, error) {
 	if k == nil {
 		return nil, errors.New("no keyset is configured (COMPUTE_KEYSET)")
 	}
-	b, err := k.aead.Encrypt(secret, []byte(belongsTo))
+	b, err := k.primitive().Encrypt(secret, []byte(belongsTo))
 	if err != nil {
 		return nil, fmt.Errorf("seal the secret of %s: %w", belongsTo, err)
 	}
@@ -117,7 +171,10 @@ func (k *Keyset) Open(sealed []byte, belongsTo string) ([]byte, error) {
 	if k == nil {
 		return nil, errors.New("no keyset is configured (COMPUTE_KEYSET)")
 	}
-	b, err := k.aead.Decrypt(sealed, []byte(belongsTo))
+	b, err := k.primitive().Decrypt(sealed, []byte(belongsTo))
+	if err != nil && k.reload() {
+		b, err = k.primitive().Decrypt(sealed, []byte(belongsTo))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open the secret of %s: it was sealed with another keyset, or for something else", belongsTo)
 	}

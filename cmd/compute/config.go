@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bettercompute/compute/store"
+	"github.com/bettercompute/compute/store/seal"
+)
+
+// stateConfig is what the processes that use the database are told, by flags
+// or the environment.
+type stateConfig struct {
+	databaseURL, keyset, bootKey string
+	gatewayURL, bootURL          string
+	timeScale                    float64
+}
+
+// flags adds the configuration's flags, whose defaults are the environment's.
+func (c *stateConfig) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&c.databaseURL, "database-url", os.Getenv("DATABASE_URL"), "Postgres connection URL (DATABASE_URL)")
+	f.StringVar(&c.keyset, "keyset", os.Getenv("COMPUTE_KEYSET"), "file of the keyset that seals secrets (COMPUTE_KEYSET)")
+	f.StringVar(&c.bootKey, "boot-key", os.Getenv("COMPUTE_BOOT_KEY"), "file of the key that boot ids are made with (COMPUTE_BOOT_KEY)")
+	f.StringVar(&c.gatewayURL, "gateway-url", os.Getenv("COMPUTE_GATEWAY_URL"), "where machines reach the gateway's TLS listener (COMPUTE_GATEWAY_URL)")
+	f.StringVar(&c.bootURL, "boot-url", os.Getenv("COMPUTE_BOOT_URL"), "where machines fetch boot files and report (COMPUTE_BOOT_URL)")
+	scale, err := strconv.ParseFloat(os.Getenv("COMPUTE_TIME_SCALE"), 64)
+	if err != nil || scale <= 0 {
+		scale = 1
+	}
+	f.Float64Var(&c.timeScale, "time-scale", scale, "divides waiting times, for simulated racks (COMPUTE_TIME_SCALE)")
+}
+
+// open reads the keys and connects to the database.
+func (c *stateConfig) open(ctx context.Context) (*store.Store, error) {
+	if c.databaseURL == "" {
+		return nil, errors.New("no database is configured: set DATABASE_URL or --database-url")
+	}
+	opts := store.Options{BootURL: c.bootURL, GatewayURL: c.gatewayURL, TimeScale: c.timeScale}
+	var err error
+	if c.keyset != "" {
+		if opts.Seal, err = seal.Load(c.keyset); err != nil {
+			return nil, err
+		}
+	}
+	if c.bootKey != "" {
+		if opts.BootKey, err = store.LoadBootKey(c.bootKey); err != nil {
+			return nil, err
+		}
+	}
+	return store.Open(ctx, c.databaseURL, opts)
+}
+
+// newLog logs JSON lines to the standard error.
+func newLog() *slog.Logger { return slog.New(slog.NewJSONHandler(os.Stderr, nil)) }

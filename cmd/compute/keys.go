@@ -1,0 +1,126 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bettercompute/compute/identity"
+	"github.com/bettercompute/compute/store"
+	"github.com/bettercompute/compute/store/seal"
+)
+
+func newKeysCmd() *cobra.Command {
+	cmd := &cobra.Command{Use: "keys", Short: "Make, rotate and check the keys of this installation"}
+	cmd.AddCommand(newKeysInitCmd(), newKeysRotateCmd(), newKeysCheckCmd())
+	return cmd
+}
+
+func newKeysInitCmd() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Make the key files that are missing",
+		Long: "Makes keyset.json (seals secrets in the database), boot.key (boot ids derive from it), ca.pem and ca-key.pem (the\n" +
+			"gateway's CA). Files that are there are left alone. All but ca.pem are secrets: keep them off the database's backups.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := initKeys(dir); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "the keys are in", dir)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "keys", "folder of the key files")
+	return cmd
+}
+
+func initKeys(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the keys' folder: %w", err)
+	}
+	if _, err := seal.Create(filepath.Join(dir, "keyset.json")); err != nil {
+		return err
+	}
+	if _, err := store.CreateBootKey(filepath.Join(dir, "boot.key")); err != nil {
+		return err
+	}
+	_, err := identity.Create(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem"), "Better Compute gateway CA")
+	return err
+}
+
+func newKeysRotateCmd() *cobra.Command {
+	var c stateConfig
+	cmd := &cobra.Command{
+		Use:   "rotate",
+		Short: "Seal with a new key from now on, and seal all secrets anew",
+		Long: "Adds a key to the keyset's file, makes it the one that seals, and seals every secret of the database anew with it.\n" +
+			"Processes that read the same file take it up by themselves when they meet the first secret that it sealed. Where they\n" +
+			"read copies, put the new file in their places right away; the old keys stay in it and go on opening.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.keyset == "" {
+				return errors.New("no keyset is configured: set COMPUTE_KEYSET or --keyset")
+			}
+			old, err := seal.Load(c.keyset)
+			if err != nil {
+				return err
+			}
+			fresh, err := old.Rotate()
+			if err != nil {
+				return err
+			}
+			if err := fresh.Save(c.keyset); err != nil {
+				return err
+			}
+			return checkSeals(cmd, c, true)
+		},
+	}
+	c.flags(cmd)
+	return cmd
+}
+
+func newKeysCheckCmd() *cobra.Command {
+	var c stateConfig
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Open every sealed secret of the database and say what does not open",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return checkSeals(cmd, c, false) },
+	}
+	c.flags(cmd)
+	return cmd
+}
+
+func checkSeals(cmd *cobra.Command, c stateConfig, reseal bool) error {
+	s, err := c.open(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if s.Seal == nil {
+		return errors.New("no keyset is configured: set COMPUTE_KEYSET or --keyset")
+	}
+	checks, err := s.CheckSeals(cmd.Context(), reseal)
+	if err != nil {
+		return err
+	}
+	lost := 0
+	for _, k := range checks {
+		lost += k.Lost
+		what := "by an older key"
+		if reseal {
+			what = "sealed anew"
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%-26s %6d secrets, %d %s, %d do not open\n", k.Column, k.Sealed, k.Old, what, k.Lost)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "the keyset holds %d keys\n", s.Seal.Keys())
+	if lost > 0 {
+		return fmt.Errorf("%d secrets were sealed with keys that this keyset does not hold", lost)
+	}
+	return nil
+}

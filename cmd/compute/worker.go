@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bettercompute/compute/bmc"
+	"github.com/bettercompute/compute/bmc/open"
+	"github.com/bettercompute/compute/gate"
+	"github.com/bettercompute/compute/store"
+	"github.com/bettercompute/compute/worker"
+	"github.com/bettercompute/compute/workflows"
+)
+
+// workerConfig is what compute worker is told.
+type workerConfig struct {
+	stateConfig
+	temporal                                 worker.Connection
+	makeCurrent, unversioned, shortRetention bool
+	powerEvery, inventoryEvery               time.Duration
+	readers                                  int
+}
+
+func newWorkerCmd() *cobra.Command {
+	var c workerConfig
+	cmd := &cobra.Command{
+		Use:   "worker",
+		Short: "Run workflows, deliver to Temporal, sweep",
+		Long: "Runs the workers of all workflows and activities, the dispatcher and the sweeps. Any number may run.\n\n" +
+			"Workers of a new version get tasks only once it is made current (--make-current, after an upgrade with one of the\n" +
+			"new workers): from then on the old ones get none. BMCs are the only machines it talks to.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runWorker(cmd.Context(), c) },
+	}
+	c.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&c.temporal.Address, "temporal-address", os.Getenv("TEMPORAL_ADDRESS"), "host and port of Temporal (TEMPORAL_ADDRESS)")
+	f.StringVar(&c.temporal.Namespace, "temporal-namespace", os.Getenv("TEMPORAL_NAMESPACE"), "namespace of Temporal (TEMPORAL_NAMESPACE)")
+	f.BoolVar(&c.makeCurrent, "make-current", false, "give new tasks to this version of the workers")
+	f.BoolVar(&c.unversioned, "unversioned", false, "run without worker versioning, for servers that have none")
+	f.BoolVar(&c.shortRetention, "allow-short-retention", false, "run although the namespace forgets closed workflows in less than 30 days")
+	f.DurationVar(&c.powerEvery, "power-every", 10*time.Minute, "how often the power of a machine at rest is read")
+	f.DurationVar(&c.inventoryEvery, "inventory-every", 6*time.Hour, "how often the inventory of a machine in use is read")
+	f.IntVar(&c.readers, "bmc-readers", 1, "how many may read one BMC at once beside the one that changes it")
+	return cmd
+}
+
+// leastRequest keeps the bound on one request, and with it the leases, above
+// what a busy machine can delay a process, however fast the rack's clock runs.
+const leastRequest = 10 * time.Second
+
+// scaledWaits divides a driver's waits for a simulated rack.
+func scaledWaits(scale float64) bmc.Waits {
+	w := bmc.DefaultWaits
+	if scale <= 1 {
+		return w
+	}
+	for _, d := range []*time.Duration{&w.Request, &w.Poll, &w.Busy, &w.Change, &w.Post} {
+		*d = time.Duration(float64(*d) / scale)
+	}
+	w.Request = max(w.Request, leastRequest)
+	w.Scale = scale
+	return w
+}
+
+func runWorker(ctx context.Context, c workerConfig) error {
+	log := newLog()
+	s, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if s.Seal == nil {
+		return errors.New("no keyset is configured: set COMPUTE_KEYSET or --keyset (compute keys init makes one)")
+	}
+	known, err := store.SchemaKnown(ctx, s.Pool())
+	if err != nil || !known {
+		return errors.Join(errors.New("the database's schema is not one this program knows: run compute migrate"), err)
+	}
+	build := ""
+	if !c.unversioned {
+		if build, err = worker.BuildID(); err != nil {
+			return err
+		}
+	}
+	c.temporal.Log = log
+	client, namespace, err := worker.Connect(ctx, c.temporal)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := worker.CheckRetention(ctx, client, namespace); err != nil {
+		if !c.shortRetention {
+			return err
+		}
+		log.WarnContext(ctx, "retention", "error", err)
+	}
+	process, err := processName()
+	if err != nil {
+		return err
+	}
+	openBMC := func(ctx context.Context, target bmc.Target, opts bmc.Options) (bmc.Client, error) { return open.Open(ctx, target, opts) }
+	w := worker.Worker{Store: s, Client: client, Namespace: namespace, Log: log, Process: process, BuildID: build, MakeCurrent: c.makeCurrent,
+		TaskQueue: workflows.TaskQueue, TimeScale: c.timeScale, PowerEvery: c.powerEvery, InventoryEvery: c.inventoryEvery,
+		Gate: &gate.Gate{Store: s, Holder: process, OpenBMC: openBMC, Waits: scaledWaits(c.timeScale), Log: log, Reads: c.readers,
+			IdleAfter: 2 * time.Minute}}
+	return w.Run(ctx)
+}
+
+// processName names this process among all there ever were.
+func processName() (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("read the host's name: %w", err)
+	}
+	b := make([]byte, 4)
+	if _, err := rand.Read(b); err != nil {
+		return "", fmt.Errorf("name this process: %w", err)
+	}
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), hex.EncodeToString(b)), nil
+}
