@@ -1,0 +1,72 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"math"
+	"net/http"
+	"strconv"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/bettercompute/compute/fleet"
+)
+
+// statuses is the HTTP status of each code.
+var statuses = map[fleet.Code]int{
+	fleet.CodeInvalidInput: http.StatusBadRequest, fleet.CodeUnauthenticated: http.StatusUnauthorized, fleet.CodeAccessDenied: http.StatusForbidden,
+	fleet.CodeNotFound: http.StatusNotFound, fleet.CodeConflict: http.StatusConflict, fleet.CodeInvalidState: http.StatusUnprocessableEntity,
+	fleet.CodeRateLimited: http.StatusTooManyRequests, fleet.CodeUnavailable: http.StatusServiceUnavailable,
+	fleet.CodeUnsupported: http.StatusNotImplemented, fleet.CodeInternal: http.StatusInternalServerError,
+}
+
+var titles = map[fleet.Code]string{
+	fleet.CodeInvalidInput: "The input is not valid", fleet.CodeUnauthenticated: "Who calls is not known", fleet.CodeAccessDenied: "Not permitted",
+	fleet.CodeNotFound: "Not found", fleet.CodeConflict: "Something else came first", fleet.CodeInvalidState: "Not in this state",
+	fleet.CodeRateLimited: "Too many calls", fleet.CodeUnavailable: "Not available now", fleet.CodeUnsupported: "Not supported",
+	fleet.CodeInternal: "Internal error",
+}
+
+// writeProblem is the only writer of errors: problem+json (RFC 9457). What is
+// internal is logged under the request's id and does not leave.
+func writeProblem(g *gin.Context, log *slog.Logger, err error) {
+	var e *fleet.Error
+	if !errors.As(err, &e) {
+		e = fleet.Errorf(fleet.CodeInternal, "", "the call failed for a reason of ours; its request id finds it in the log")
+		e.Err = err
+	}
+	requestID := g.GetString(requestIDKey)
+	if e.Code == fleet.CodeInternal || e.Code == fleet.CodeUnavailable {
+		log.ErrorContext(g.Request.Context(), "call failed", "request", requestID, "path", g.Request.URL.Path, "error", err)
+	}
+	status := e.Status
+	if status == 0 {
+		status = statuses[e.Code]
+	}
+	body := map[string]any{"type": "about:blank", "title": titles[e.Code], "status": status, "detail": e.Detail,
+		"instance": g.Request.URL.Path, "code": e.Code, "requestId": requestID}
+	if e.Reason != "" {
+		body["reason"] = e.Reason
+	}
+	if len(e.Fields) > 0 {
+		body["fields"] = e.Fields
+	}
+	for name, v := range e.Members {
+		body[name] = v
+	}
+	if e.RetryAfter > 0 {
+		g.Header("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
+	}
+	if status == http.StatusUnauthorized {
+		g.Header("WWW-Authenticate", "Bearer")
+	}
+	b, err := json.Marshal(body)
+	if err != nil {
+		log.ErrorContext(g.Request.Context(), "write a problem", "request", requestID, "error", err)
+		g.AbortWithStatus(http.StatusInternalServerError)
+		return
+	}
+	g.Abort()
+	g.Data(status, "application/problem+json", b)
+}

@@ -1,0 +1,140 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+// A stream looks for events this often, and says that it lives this often.
+const (
+	streamEvery     = 250 * time.Millisecond
+	streamKeepalive = 15 * time.Second
+	streamPage      = 200
+)
+
+// streamMethod is what the stream is decided and audited as.
+var streamMethod = fleet.Method{Group: "events", Name: "stream", Kind: fleet.KindRead, Permission: fleet.PermNodesRead, Resource: fleet.OnTenant}
+
+// stream serves a tenant's events as server-sent events, from Last-Event-ID or
+// cursor on, else from now.
+func (s *Server) stream(g *gin.Context) {
+	ctx := g.Request.Context()
+	f, err := s.streamFilter(g)
+	if err != nil {
+		writeProblem(g, s.log, err)
+		return
+	}
+	g.Header("Content-Type", "text/event-stream")
+	g.Header("Cache-Control", "no-store")
+	g.Header("X-Accel-Buffering", "no")
+	if gap, err := store.EventsGap(ctx, s.store.Pool(), f.Tx); err == nil && gap {
+		fmt.Fprint(g.Writer, "event: gap\ndata: {}\n\n")
+	}
+	g.Writer.Flush()
+	tick := time.NewTicker(streamEvery)
+	defer tick.Stop()
+	quiet := time.Now()
+	for {
+		sent, err := s.sendEvents(ctx, g, &f)
+		if err != nil {
+			return // the client resumes with its last id
+		}
+		if sent == streamPage {
+			continue
+		}
+		if sent > 0 {
+			quiet = time.Now()
+		} else if time.Since(quiet) > streamKeepalive {
+			fmt.Fprint(g.Writer, ": alive\n\n")
+			g.Writer.Flush()
+			quiet = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) sendEvents(ctx context.Context, g *gin.Context, f *store.StreamFilter) (int, error) {
+	list, err := store.TenantEvents(ctx, s.store.Pool(), *f)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range list {
+		b, err := json.Marshal(e)
+		if err != nil {
+			return 0, fmt.Errorf("write an event: %w", err)
+		}
+		if _, err := fmt.Fprintf(g.Writer, "id: %s\nevent: %s\ndata: %s\n\n", e.Cursor, e.Type, b); err != nil {
+			return 0, err //nolint:wrapcheck // the client is gone
+		}
+		if f.Tx, f.Seq, err = splitCursor(e.Cursor); err != nil {
+			return 0, err
+		}
+	}
+	if len(list) > 0 {
+		g.Writer.Flush()
+	}
+	return len(list), nil
+}
+
+// streamFilter authenticates, checks the query and decides.
+func (s *Server) streamFilter(g *gin.Context) (store.StreamFilter, error) {
+	ctx := g.Request.Context()
+	caller, err := s.authn.caller(ctx, g.GetHeader("Authorization"))
+	if err != nil {
+		return store.StreamFilter{}, err
+	}
+	g.Set("identity", caller.Identity)
+	f := store.StreamFilter{TenantID: g.Query("tenantId"), NodeID: g.Query("nodeId"), Prefix: g.Query("type"), Limit: streamPage}
+	cursor := g.GetHeader("Last-Event-ID")
+	if cursor == "" {
+		cursor = g.Query("cursor")
+	}
+	var wrong []fleet.FieldError
+	for _, c := range []struct{ name, value, pattern string }{
+		{"tenantId", f.TenantID, "tenantId"}, {"nodeId", f.NodeID, "nodeId"}, {"type", f.Prefix, "eventType"}, {"cursor", cursor, "eventCursor"},
+	} {
+		if (c.value != "" || c.name == "tenantId") && !fleet.MatchPattern(c.pattern, c.value) {
+			wrong = append(wrong, fleet.FieldError{Field: c.name, Constraint: "matches " + fleet.Patterns[c.pattern]})
+		}
+	}
+	if len(wrong) > 0 {
+		return f, invalidInput(wrong)
+	}
+	c := &Call{Caller: caller, TenantID: f.TenantID, RequestID: g.GetString(requestIDKey), Method: streamMethod, srv: s}
+	if err := s.admit(ctx, c); err != nil {
+		return f, err
+	}
+	if err := c.Permit(fleet.PermNodesRead, c.OnTenant()); err != nil {
+		return f, c.refuse(ctx, "", false, err)
+	}
+	if cursor == "" {
+		f.Tx, err = store.EventsEnd(ctx, s.store.Pool())
+		return f, err
+	}
+	f.Tx, f.Seq, err = splitCursor(cursor)
+	return f, err
+}
+
+// splitCursor reads an event's cursor; one beyond 64 bits is INVALID_INPUT.
+func splitCursor(cursor string) (tx, seq uint64, err error) {
+	a, b, _ := strings.Cut(cursor, ":")
+	tx, err1 := strconv.ParseUint(a, 10, 64)
+	seq, err2 := strconv.ParseUint(b, 10, 64)
+	if err1 != nil || err2 != nil {
+		return 0, 0, fleet.Invalid("cursor", "an event's cursor as it was given")
+	}
+	return tx, seq, nil
+}

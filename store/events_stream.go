@@ -1,0 +1,75 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bettercompute/compute/fleet"
+)
+
+// StreamFilter selects a tenant's events.
+type StreamFilter struct {
+	TenantID, NodeID, Prefix string
+	Tx, Seq                  uint64
+	Limit                    int
+}
+
+// TenantEvents returns up to f.Limit events that a tenant may see, oldest
+// first, below the horizon that is read in the same statement.
+func TenantEvents(ctx context.Context, q Reader, f StreamFilter) ([]fleet.Event, error) {
+	var c clauses
+	c.add("e.audience @> ARRAY[%s]", f.TenantID)
+	c.add("(NOT e.private OR e.tenant_id = %s)", f.TenantID)
+	c.sql = append(c.sql, eventHorizon)
+	tx, seq := c.arg(cursorPart(f.Tx)), c.arg(cursorPart(f.Seq))
+	c.sql = append(c.sql, "(e.tx, e.seq) > ("+tx+", "+seq+")")
+	if f.NodeID != "" {
+		c.add("e.node_id = %s", f.NodeID)
+	}
+	if f.Prefix != "" {
+		c.add("starts_with(e.type, %s)", f.Prefix)
+	}
+	rows, err := q.Query(ctx, `SELECT `+eventColumns+` FROM events e WHERE `+c.where()+` ORDER BY e.tx, e.seq LIMIT `+c.arg(f.Limit), c.args...)
+	if err != nil {
+		return nil, fmt.Errorf("read the events of tenant %s: %w", f.TenantID, err)
+	}
+	list, err := pgx.CollectRows(rows, scanEvent)
+	if err != nil {
+		return nil, fmt.Errorf("read the events of tenant %s: %w", f.TenantID, err)
+	}
+	for i := range list {
+		if list[i].TenantID != f.TenantID {
+			list[i] = list[i].ForOthers()
+		}
+	}
+	return list, nil
+}
+
+// EventsEnd is the cursor from which a stream without one begins: nothing that
+// is readable now comes after it.
+func EventsEnd(ctx context.Context, q Reader) (tx uint64, err error) {
+	var v int64
+	err = q.QueryRow(ctx, `SELECT base + pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1 FROM cluster_epoch`).Scan(&v)
+	if err != nil {
+		return 0, fmt.Errorf("read the events' end: %w", err)
+	}
+	return uint64(max(v, 0)), nil
+}
+
+// EventRetention is how long events are kept.
+const EventRetention = 90 * 24 * time.Hour
+
+// EventsGap says whether events after a cursor may have been removed by
+// retention: the oldest kept one is younger than the cursor's place.
+func EventsGap(ctx context.Context, q Reader, tx uint64) (bool, error) {
+	var gap bool
+	err := q.QueryRow(ctx, `SELECT coalesce((SELECT min(tx) FROM events) > $1, false)
+		AND (SELECT changed_at FROM cluster_epoch) < now() - $2::interval`, cursorPart(tx), EventRetention).Scan(&gap)
+	if err != nil {
+		return false, fmt.Errorf("look for a gap of the events: %w", err)
+	}
+	return gap, nil
+}
