@@ -6,6 +6,9 @@ import "github.com/spf13/cobra"
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		newDevCmd(),
+		newProjectionCmd(),
+		newAdminCmd(),
+		newAPICmd(),
 		newWorkerCmd(),
 		newMigrateCmd(),
 		newKeysCmd(),
