@@ -57,7 +57,7 @@ func newDevCmd() *cobra.Command {
 
 // devPorts are the loopback ports of a stack, kept over restarts.
 type devPorts struct {
-	API, Gateway, Boot, Sim, Issuer, Postgres, Temporal, TemporalUI int
+	API, Gateway, Boot, Sim, Machines, Issuer, Postgres, Temporal, TemporalUI int
 }
 
 // devStack is a local stack while it starts and runs.
@@ -72,6 +72,7 @@ type devStack struct {
 	issuer           *devidp.Issuer
 	owner            string // a token of the tenant's owner
 	seeded           devSeed
+	namespace        string
 }
 
 func runDev(ctx context.Context, o devOptions, out io.Writer) error {
@@ -175,14 +176,14 @@ func (d *devStack) path(parts ...string) string {
 // choosePorts keeps the ports of the run before where they are free, else takes
 // the usual ones, else free ones.
 func (d *devStack) choosePorts() error {
-	d.ports = devPorts{API: 7780, Gateway: 7781, Boot: 7782, Sim: 7783, Issuer: 7784, Postgres: 7785, Temporal: 7233, TemporalUI: 8233}
+	d.ports = devPorts{API: 7780, Gateway: 7781, Boot: 7782, Sim: 7783, Machines: 7786, Issuer: 7784, Postgres: 7785, Temporal: 7233, TemporalUI: 8233}
 	if b, err := os.ReadFile(d.path("ports.json")); err == nil {
 		if err := json.Unmarshal(b, &d.ports); err != nil {
 			return fmt.Errorf("read the stack's ports: %w", err)
 		}
 	}
 	taken := []int{}
-	for _, p := range []*int{&d.ports.API, &d.ports.Gateway, &d.ports.Boot, &d.ports.Sim, &d.ports.Issuer, &d.ports.Postgres, &d.ports.Temporal, &d.ports.TemporalUI} {
+	for _, p := range []*int{&d.ports.API, &d.ports.Gateway, &d.ports.Boot, &d.ports.Sim, &d.ports.Machines, &d.ports.Issuer, &d.ports.Postgres, &d.ports.Temporal, &d.ports.TemporalUI} {
 		for !free(*p) || slices.Contains(taken, *p) {
 			port, err := localstack.FreePort()
 			if err != nil {
@@ -218,8 +219,13 @@ func httpURL(port int) string { return "http://" + loopback(port) }
 // startAll brings everything up in the order of need, side by side where there
 // is none.
 func (d *devStack) startAll(ctx context.Context, failed chan<- error) error {
+	config, err := d.readTemporal()
+	if err != nil {
+		return err
+	}
+	d.namespace = config.Namespace
 	temporalUp := make(chan error, 1)
-	go func() { temporalUp <- d.startTemporal(ctx) }()
+	go func() { temporalUp <- d.startTemporal(ctx, config) }()
 	if err := d.startIssuer(failed); err != nil {
 		return err
 	}
@@ -315,17 +321,19 @@ func (d *devStack) startPostgres(ctx context.Context) error {
 	return nil
 }
 
-func (d *devStack) startTemporal(ctx context.Context) error {
+// readTemporal reads the dev server's configuration.
+func (d *devStack) readTemporal() (localstack.TemporalConfig, error) {
 	f, err := os.Open(filepath.Join(d.root, "temporal-dev.yaml"))
 	if err != nil {
-		return fmt.Errorf("open the dev server's configuration: %w", err)
+		return localstack.TemporalConfig{}, fmt.Errorf("open the dev server's configuration: %w", err)
 	}
 	defer f.Close()
 	c, err := localstack.ReadTemporalConfig(f)
-	if err != nil {
-		return err
-	}
 	c.Port, c.UIPort = d.ports.Temporal, d.ports.TemporalUI
+	return c, err
+}
+
+func (d *devStack) startTemporal(ctx context.Context, c localstack.TemporalConfig) error {
 	fmt.Fprintln(d.out, "temporal: looking for the dev server (its first build takes a few minutes)")
 	binary, err := localstack.TemporalBinary(ctx, d.root)
 	if err != nil {
