@@ -14,9 +14,9 @@ type BMCIPMIIn struct {
 
 // BMCIn is a BMC with its credentials.
 type BMCIn struct {
-	Address   string     `json:"address" validate:"required,max=1024" doc:"URL, host or address of the BMC: https://host[:port], redfish://host/redfish/v1/Systems/1, ipmi://host[:port], bare host or IPv6."`
-	Username  string     `json:"username" validate:"required,max=256" doc:"The BMC's user name."`
-	Password  string     `json:"password" validate:"required,max=1024" secret:"true" doc:"The BMC's password; stored sealed, never returned."`
+	Address   string     `json:"address" validate:"required,min=1,max=1024" doc:"URL, host or address of the BMC: https://host[:port], redfish://host/redfish/v1/Systems/1, ipmi://host[:port], bare host or IPv6."`
+	Username  string     `json:"username" validate:"required,min=1,max=256" doc:"The BMC's user name."`
+	Password  string     `json:"password" validate:"required,min=1,max=1024" secret:"true" doc:"The BMC's password; stored sealed, never returned."`
 	Driver    string     `json:"driver,omitempty" validate:"omitempty,oneof=auto redfish ipmi" default:"auto" doc:"How to talk to it."`
 	TLS       *BMCTLSIn  `json:"tls,omitempty" doc:"Trust in its certificate."`
 	IPMI      *BMCIPMIIn `json:"ipmi,omitempty" doc:"IPMI's own settings."`
@@ -109,8 +109,8 @@ type MetalUpdateIn struct {
 // MetalSetCredentialsIn is the input of metal/setCredentials.
 type MetalSetCredentialsIn struct {
 	VerbIn
-	Username string `json:"username" validate:"required,max=256" doc:"The BMC's user name."`
-	Password string `json:"password" validate:"required,max=1024" secret:"true" doc:"The password, stored sealed."`
+	Username string `json:"username" validate:"required,min=1,max=256" doc:"The BMC's user name."`
+	Password string `json:"password" validate:"required,min=1,max=1024" secret:"true" doc:"The password, stored sealed."`
 	Rotate   bool   `json:"rotate,omitempty" doc:"Change the password on the BMC too; else only what is recorded, after proving it."`
 }
 
@@ -193,7 +193,7 @@ type MetalPowerIn struct {
 type MetalHoldIn struct {
 	NodeIn
 	VersionIn
-	Reason string `json:"reason" validate:"required,max=256,pattern=reason" doc:"Why the node is held."`
+	Reason string `json:"reason" validate:"required,min=1,max=256,pattern=reason" doc:"Why the node is held."`
 	Until  *Time  `json:"until,omitempty" doc:"When the hold ends by itself."`
 }
 

@@ -106,7 +106,7 @@ type PoolsCreateIn struct {
 	TenantIn
 	SiteID      string      `json:"siteId" validate:"required,max=64,pattern=siteId" doc:"The site."`
 	Name        string      `json:"name" validate:"required,max=63,pattern=dnsLabel" doc:"A DNS label, unique in the tenant."`
-	GPUModel    string      `json:"gpuModel" validate:"required,max=128,pattern=reason" doc:"The GPU model of every node."`
+	GPUModel    string      `json:"gpuModel" validate:"required,min=1,max=128,pattern=reason" doc:"The GPU model of every node."`
 	GPUsPerNode *int        `json:"gpusPerNode,omitempty" validate:"omitempty,min=0,max=1024" doc:"GPUs of every node."`
 	SharingMode string      `json:"sharingMode,omitempty" validate:"omitempty,oneof=exclusive shared" default:"exclusive" doc:"shared is UNSUPPORTED in this release."`
 	Policy      *PoolPolicy `json:"policy,omitempty" doc:"The pool's policy."`
