@@ -91,15 +91,22 @@ func (m *Machine) mediaOwner(i int) int {
 	return i
 }
 
-// bootDisk is the first disk that holds something bootable; nil = none.
+// bootDisk is the disk that the firmware boots: the one that was installed to
+// last, as installing makes an entry in the boot order, else the first with
+// something of unknown origin; nil = none.
 func (s *System) bootDisk() *Disk {
+	var found *Disk
 	for i := range s.Disks {
 		d := &s.Disks[i]
-		if !d.Dead && (d.Content == ContentImage || d.Content == ContentData) {
-			return d
+		switch {
+		case d.Dead:
+		case d.Content == ContentImage && (found == nil || found.Image == nil || d.Image.At.After(found.Image.At)):
+			found = d
+		case d.Content == ContentData && found == nil:
+			found = d
 		}
 	}
-	return nil
+	return found
 }
 
 // bootImage recognises a URL of a boot server, <base>/boot/<id>/<file>.

@@ -21,7 +21,7 @@ func (m *Machine) startImage(i int, base, id string) {
 	if stop := m.boots[i]; stop != nil {
 		stop()
 	}
-	if m.rack.opts.Booted == nil || m.rack.ctx.Err() != nil {
+	if m.rack.ctx.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(m.rack.ctx)
@@ -106,5 +106,5 @@ func (r *Rack) fetch(ctx context.Context, url string) (body []byte, final bool, 
 	return body, false, err
 }
 
-// ErrDisk is wrapped by every failure of a disk of a simulated machine.
+// ErrDisk is wrapped by errors about a disk that is not there or does not answer.
 var ErrDisk = errors.New("disk failure")

@@ -32,7 +32,10 @@ func (h *BootedMachine) with(ctx context.Context, f func(*System) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := &m.st.Systems[h.system]
-	if ctx.Err() != nil || s.Running == nil || s.Running.BootID != h.BootID {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if s.Running == nil || s.Running.BootID != h.BootID {
 		return fmt.Errorf("the machine was reset: %w", context.Canceled)
 	}
 	if err := f(s); err != nil {
@@ -42,14 +45,14 @@ func (h *BootedMachine) with(ctx context.Context, f func(*System) error) error {
 	return nil
 }
 
-// Serial and UUID are what the firmware tells of the machine.
-func (h *BootedMachine) Serial() string { return h.view().Serial }
-
-// UUID is the machine's SMBIOS UUID.
-func (h *BootedMachine) UUID() string { return h.view().UUID }
-
 // MachineID is the machine's id in the rack.
 func (h *BootedMachine) MachineID() string { return h.m.id }
+
+// Hardware is who the machine says it is, from inside.
+func (h *BootedMachine) Hardware() fleet.Hardware {
+	s := h.view()
+	return fleet.Hardware{UUID: s.UUID, Serial: s.Serial, Vendor: h.m.prof.Vendor, MACs: h.macs()}
+}
 
 func (h *BootedMachine) view() System {
 	h.m.mu.Lock()
@@ -59,8 +62,8 @@ func (h *BootedMachine) view() System {
 	return s
 }
 
-// MACs are the addresses of the network ports, as the kernel sees them.
-func (h *BootedMachine) MACs() []string {
+// macs are the addresses of the network ports, as the kernel sees them.
+func (h *BootedMachine) macs() []string {
 	var out []string
 	for _, n := range h.m.nics(h.system) {
 		out = append(out, n.MAC)
@@ -88,12 +91,12 @@ func (h *BootedMachine) Inventory() fleet.Inventory {
 			Type: t.Memory.Type, Serial: id.serial("dimm", n, 8), Part: t.Memory.PartNumber})
 	}
 	for n, d := range s.Disks {
-		health := "OK"
 		if d.Dead {
-			health = "Critical"
+			inv.Missing = append(inv.Missing, devicePath(d, n)+" does not answer")
+			continue
 		}
 		inv.Disks = append(inv.Disks, fleet.Disk{Serial: d.Serial, Model: d.Model, SizeBytes: d.SizeBytes, Type: d.Type,
-			Path: devicePath(d, n), Health: health})
+			Path: devicePath(d, n), Health: "OK"})
 	}
 	up := true
 	for _, n := range m.nics(h.system) {
@@ -152,7 +155,7 @@ func (h *BootedMachine) WriteImage(ctx context.Context, from, sum, serial string
 	if err != nil {
 		return n, err
 	}
-	if got != strings.TrimPrefix(sum, "sha256:") {
+	if got != sumOf(sum) {
 		return n, fmt.Errorf("the image is sha256:%s: %w", got, ErrChecksum)
 	}
 	return n, h.with(ctx, func(s *System) error {
@@ -161,12 +164,15 @@ func (h *BootedMachine) WriteImage(ctx context.Context, from, sum, serial string
 			return err
 		}
 		if n > d.SizeBytes {
-			return fmt.Errorf("the image of %d bytes is larger than the disk: %w", n, ErrDisk)
+			return fmt.Errorf("the image of %d bytes is larger than disk %s", n, serial)
 		}
-		d.endWrite(WrittenImage{URL: withoutQuery(from), SHA256: got, Bytes: n})
+		d.endWrite(WrittenImage{URL: withoutQuery(from), SHA256: got, Bytes: n, At: h.m.rack.clock.now()})
 		return nil
 	})
 }
+
+// sumOf is the hex of a checksum as it is written.
+func sumOf(checksum string) string { return strings.ToLower(strings.TrimPrefix(checksum, "sha256:")) }
 
 // withoutQuery keeps what may be a secret out of what anybody can read.
 func withoutQuery(u string) string {
@@ -220,7 +226,7 @@ func (h *BootedMachine) WriteConfigDrive(ctx context.Context, serial string, c C
 			return err
 		}
 		if d.Image == nil {
-			return fmt.Errorf("disk %s holds no image: %w", serial, ErrDisk)
+			return fmt.Errorf("disk %s holds no image", serial)
 		}
 		d.Image.ConfigDrive = &c
 		return nil

@@ -235,3 +235,15 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+// receive takes what another goroutine sends.
+func receive[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing came")
+		panic("unreachable")
+	}
+}

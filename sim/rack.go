@@ -31,8 +31,8 @@ type Options struct {
 	StateDir string
 	// Faults are put on every machine that is added.
 	Faults *FaultFile
-	// Booted runs what a machine does that booted our image, until ctx ends
-	// because the machine is reset, powered off or done. Nil runs nothing.
+	// Booted is what a machine does that booted our image, until ctx ends because
+	// the machine is reset or powered off. Nil runs the agent of package agent.
 	Booted func(ctx context.Context, h *BootedMachine)
 	// HTTP fetches what machines fetch; default one with sensible limits.
 	HTTP *http.Client
@@ -77,6 +77,9 @@ func NewRack(opts Options) (*Rack, error) {
 	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Booted == nil {
+		opts.Booted = runAgent
 	}
 	if opts.HTTP == nil {
 		opts.HTTP = &http.Client{Transport: &http.Transport{

@@ -121,6 +121,7 @@ type WrittenImage struct {
 	URL         string       `json:"url"`
 	SHA256      string       `json:"sha256"`
 	Bytes       int64        `json:"bytes"`
+	At          time.Time    `json:"at"`
 	ConfigDrive *ConfigDrive `json:"configDrive,omitempty"`
 }
 
