@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/bettercompute/compute/sim"
 	"github.com/google/go-cmp/cmp"
@@ -84,7 +83,7 @@ func TestBootedImage(t *testing.T) {
 			VendorData: "#cloud-config\nphone_home:\n  url: " + s.URL + "/report/r1\n  tries: 10\n"}))
 		results <- seen{string(h.Config), serial, err}
 	})
-	got := <-results
+	got := receive(t, results)
 	if got.err != nil || got.config != `{"bootId":"good"}` {
 		t.Fatalf("%+v", got)
 	}
@@ -117,7 +116,7 @@ func TestWrongChecksumLeavesAPartialDisk(t *testing.T) {
 		_, err := h.WriteImage(ctx, s.URL+"/image.raw", "sha256:00", h.Disks()[0].Serial, nil)
 		results <- err
 	})
-	if err := <-results; !errors.Is(err, sim.ErrChecksum) {
+	if err := receive(t, results); !errors.Is(err, sim.ErrChecksum) {
 		t.Errorf("got %v", err)
 	}
 	if got := b.m.View(true).Disks[0].Content; got != sim.ContentPartial {
@@ -135,9 +134,9 @@ func TestResetEndsWhatRuns(t *testing.T) {
 		<-ctx.Done()
 		ended <- h.Erase(context.WithoutCancel(ctx), h.Disks()[0].Serial, "metadata")
 	})
-	<-running
+	receive(t, running)
 	b.reset("ForceOff")
-	if err := <-ended; !errors.Is(err, context.Canceled) {
+	if err := receive(t, ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("an erase after the reset: %v", err)
 	}
 }
@@ -159,7 +158,7 @@ func TestErase(t *testing.T) {
 	b.insert(s.URL + "/boot/good/compute.iso")
 	b.override("Once", "Cd")
 	b.reset("On")
-	errs := <-results
+	errs := receive(t, results)
 	if errs[0] != nil || errs[1] != nil || !errors.Is(errs[2], sim.ErrDisk) {
 		t.Errorf("errors: %v", errs)
 	}
@@ -194,12 +193,7 @@ func TestInventoryFromInside(t *testing.T) {
 	b := addBMC(t, r, sim.MachineSpec{Profile: "hpe", Model: "ProLiant XL675d Gen10 Plus", Seed: 1, Power: "Off"})
 	b.done(http.MethodPost, "/redfish/v1/Managers/1/VirtualMedia/2/Actions/VirtualMedia.InsertMedia", map[string]any{"Image": s.URL + "/boot/good/x.iso"})
 	b.done(http.MethodPost, "/redfish/v1/Systems/1/Actions/ComputerSystem.Reset", map[string]any{"ResetType": "On"})
-	select {
-	case got := <-results:
-		if diff := cmp.Diff([5]int{2, 8, 2, 2, 16}, got); diff != "" {
-			t.Errorf("CPUs, GPUs, disks, NICs, DIMMs (-want +got):\n%s", diff)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("nothing booted")
+	if diff := cmp.Diff([5]int{2, 8, 2, 2, 16}, receive(t, results)); diff != "" {
+		t.Errorf("CPUs, GPUs, disks, NICs, DIMMs (-want +got):\n%s", diff)
 	}
 }
