@@ -1,0 +1,105 @@
+package api
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+func registerOperations(r *Registry) {
+	Handle(r, "operations", "get", operationsGet)
+	Handle(r, "operations", "list", operationsList)
+	Handle(r, "operations", "wait", operationsWait)
+}
+
+// findOperation finds an operation of a node of the calling tenant: operations
+// are its own tenant's only.
+func (c *Call) findOperation(op *fleet.Operation, id string) func(ctx context.Context, q store.Reader) (Target, error) {
+	return func(ctx context.Context, q store.Reader) (Target, error) {
+		var err error
+		if *op, err = store.LoadOperation(ctx, q, id); err != nil {
+			return Target{}, err
+		}
+		t, err := c.findNode(ctx, q, op.NodeID)
+		if err != nil || t.OwnerTenant != c.TenantID {
+			return Target{}, fleet.NotFound("operation")
+		}
+		t.Kind, t.ID = fleet.OnOperation, id
+		return t, nil
+	}
+}
+
+func operationsGet(ctx context.Context, c *Call, in fleet.OperationsGetIn) (fleet.OperationOut, error) {
+	var op fleet.Operation
+	return Read(ctx, c, "", c.findOperation(&op, in.OperationID), func(ctx context.Context, q store.Reader, _ Target) (fleet.OperationOut, error) {
+		if in.Evidence {
+			evidence, err := store.LoadEvidence(ctx, q, op.ID)
+			if err != nil {
+				return fleet.OperationOut{}, err
+			}
+			op.Evidence = evidence
+		}
+		return fleet.OperationOut{Operation: op}, nil
+	})
+}
+
+// A cursor of operations is the time of the last in microseconds, and its id.
+func operationsCursor(o fleet.Operation) string {
+	return strconv.FormatInt(o.CreatedAt.UnixMicro(), 10) + ":" + o.ID
+}
+
+func operationsList(ctx context.Context, c *Call, in fleet.OperationsListIn) (fleet.OperationsPage, error) {
+	limit, after := page(in.PageIn)
+	f := store.OperationFilter{TenantID: c.TenantID, State: in.State, SiteID: in.SiteID, PoolID: in.PoolID, NodeID: in.NodeID, Limit: limit}
+	if after != "" {
+		at, id, ok := strings.Cut(after, ":")
+		micros, err := strconv.ParseInt(at, 10, 64)
+		if !ok || err != nil || !fleet.MatchPattern("operationId", id) {
+			return fleet.OperationsPage{}, fleet.Invalid("cursor", "nextCursor of the page before")
+		}
+		f.BeforeTime, f.BeforeID = time.UnixMicro(micros), id
+	}
+	return ReadTenant(ctx, c, func(ctx context.Context, q store.Reader, _ Target) (fleet.OperationsPage, error) {
+		list, err := store.ListOperations(ctx, q, f)
+		if err != nil {
+			return fleet.OperationsPage{}, err
+		}
+		items, next := cut(list, limit, operationsCursor)
+		return fleet.OperationsPage{Items: items, NextCursor: next}, nil
+	})
+}
+
+// waitEvery is how often operations/wait looks: one read by primary key.
+const waitEvery = 200 * time.Millisecond
+
+func operationsWait(ctx context.Context, c *Call, in fleet.OperationsWaitIn) (fleet.OperationOut, error) {
+	var op fleet.Operation
+	return Read(ctx, c, "", c.findOperation(&op, in.OperationID), func(ctx context.Context, q store.Reader, _ Target) (fleet.OperationOut, error) {
+		first, err := store.LoadMark(ctx, q, op.ID)
+		if err != nil {
+			return fleet.OperationOut{}, err
+		}
+		deadline := time.NewTimer(time.Duration(in.TimeoutSeconds) * time.Second)
+		defer deadline.Stop()
+		tick := time.NewTicker(waitEvery)
+		defer tick.Stop()
+		for mark := first; mark == first && !mark.Settled(); {
+			select {
+			case <-ctx.Done():
+				return fleet.OperationOut{Operation: op}, nil
+			case <-deadline.C:
+				return fleet.OperationOut{Operation: op}, nil
+			case <-tick.C:
+			}
+			if mark, err = store.LoadMark(ctx, q, op.ID); err != nil {
+				return fleet.OperationOut{}, err
+			}
+		}
+		op, err = store.LoadOperation(ctx, q, op.ID)
+		return fleet.OperationOut{Operation: op}, err
+	})
+}
