@@ -1,0 +1,56 @@
+package api
+
+import (
+	"context"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+func (c *Call) metalOut(ctx context.Context, q store.Reader, nodeID string) (fleet.MetalOut, error) {
+	n, err := store.LoadMetal(ctx, q, nodeID)
+	return fleet.MetalOut{Node: n}, err
+}
+
+func metalGet(ctx context.Context, c *Call, in fleet.NodesGetIn) (fleet.MetalOut, error) {
+	return ReadNode(ctx, c, in.NodeID, func(ctx context.Context, q store.Reader, _ Target) (fleet.MetalOut, error) {
+		return c.metalOut(ctx, q, in.NodeID)
+	})
+}
+
+func metalList(ctx context.Context, c *Call, in fleet.MetalListIn) (fleet.MetalPage, error) {
+	limit, after, err := nodeAfter(in.PageIn)
+	if err != nil {
+		return fleet.MetalPage{}, err
+	}
+	f := store.MetalFilter{NodeFilter: store.NodeFilter{TenantID: c.TenantID, PoolID: in.PoolID, SiteID: in.SiteID, Cordoned: in.Cordoned,
+		ProvisionState: in.ProvisionState, After: after, Limit: limit},
+		Name: in.Name, Serial: in.Serial, MAC: in.MAC, Labels: in.Labels, FailedFrom: in.FailedFrom}
+	if in.BMCAddress != nil {
+		address, err := fleet.ParseBMCAddress(*in.BMCAddress)
+		if err != nil {
+			return fleet.MetalPage{}, fleet.Invalid("bmcAddress", err.Error())
+		}
+		f.Address = &address
+	}
+	return ReadTenant(ctx, c, func(ctx context.Context, q store.Reader, _ Target) (fleet.MetalPage, error) {
+		list, err := store.ListMetal(ctx, q, f)
+		if err != nil {
+			return fleet.MetalPage{}, err
+		}
+		items, next := cut(list, limit, func(n fleet.MetalNode) string { return n.ID })
+		out := fleet.MetalPage{Items: []fleet.MetalNode{}, NextCursor: next}
+		for _, n := range items {
+			if c.May(fleet.PermMetalRead, nodeTarget(n.Node)) {
+				out.Items = append(out.Items, n)
+			}
+		}
+		return out, nil
+	})
+}
+
+func metalTable(ctx context.Context, c *Call, _ fleet.TenantIn) (fleet.TableOut, error) {
+	return ReadTenant(ctx, c, func(context.Context, store.Reader, Target) (fleet.TableOut, error) {
+		return fleet.TableOut{Items: fleet.Table}, nil
+	})
+}

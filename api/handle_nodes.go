@@ -1,0 +1,238 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+func registerNodes(r *Registry) {
+	Handle(r, "nodes", "list", nodesList)
+	Handle(r, "nodes", "get", nodesGet)
+	Handle(r, "nodes", "events", nodesEvents)
+	Handle(r, "nodes", "cordon", nodesCordon)
+	Handle(r, "nodes", "uncordon", nodesUncordon)
+	Handle(r, "nodes", "label", nodesLabel)
+	Handle(r, "nodes", "taint", nodesTaint)
+}
+
+// nodeView is a node as the calling tenant sees it.
+func (c *Call) nodeView(n fleet.Node) fleet.Node {
+	if n.TenantID != c.TenantID {
+		return n.ForOthers()
+	}
+	return n
+}
+
+// nodeTarget is a listed node as the target of its own decision.
+func nodeTarget(n fleet.Node) Target {
+	return Target{Kind: fleet.OnNode, ID: n.ID, OwnerTenant: n.TenantID, PoolID: n.PoolID, NodeID: n.ID}
+}
+
+// nodeAfter is where a list of nodes goes on: a cursor is the last node's id.
+func nodeAfter(p fleet.PageIn) (limit int, after string, err error) {
+	limit, after = page(p)
+	if after != "" && !fleet.MatchPattern("nodeId", after) {
+		return 0, "", fleet.Invalid("cursor", "nextCursor of the page before")
+	}
+	return limit, after, nil
+}
+
+func nodesList(ctx context.Context, c *Call, in fleet.NodesListIn) (fleet.NodesPage, error) {
+	limit, after, err := nodeAfter(in.PageIn)
+	if err != nil {
+		return fleet.NodesPage{}, err
+	}
+	return ReadTenant(ctx, c, func(ctx context.Context, q store.Reader, _ Target) (fleet.NodesPage, error) {
+		list, err := store.ListNodes(ctx, q, store.NodeFilter{TenantID: c.TenantID, PoolID: in.PoolID, SiteID: in.SiteID, Cordoned: in.Cordoned,
+			ProvisionState: in.ProvisionState, After: after, Limit: limit})
+		if err != nil {
+			return fleet.NodesPage{}, err
+		}
+		items, next := cut(list, limit, func(n fleet.Node) string { return n.ID })
+		out := fleet.NodesPage{Items: []fleet.Node{}, NextCursor: next}
+		for _, n := range items {
+			if c.May(fleet.PermNodesRead, nodeTarget(n)) {
+				out.Items = append(out.Items, c.nodeView(n))
+			}
+		}
+		return out, nil
+	})
+}
+
+func nodesGet(ctx context.Context, c *Call, in fleet.NodesGetIn) (fleet.NodeOut, error) {
+	return ReadNode(ctx, c, in.NodeID, func(ctx context.Context, q store.Reader, _ Target) (fleet.NodeOut, error) {
+		n, err := store.LoadNode(ctx, q, in.NodeID)
+		return fleet.NodeOut{Node: c.nodeView(n)}, err
+	})
+}
+
+func nodesEvents(ctx context.Context, c *Call, in fleet.NodesEventsIn) (fleet.EventsPage, error) {
+	f := store.EventFilter{NodeID: in.NodeID, TenantID: c.TenantID, Limit: 100}
+	set(&f.Limit, in.Limit)
+	set(&f.Prefix, in.Type)
+	if in.Cursor != nil {
+		var err error
+		if f.Tx, f.Seq, err = splitCursor(*in.Cursor); err != nil {
+			return fleet.EventsPage{}, err
+		}
+	}
+	return ReadNode(ctx, c, in.NodeID, func(ctx context.Context, q store.Reader, t Target) (fleet.EventsPage, error) {
+		f.Own = t.OwnerTenant == c.TenantID
+		list, err := store.NodeEvents(ctx, q, f)
+		if err != nil {
+			return fleet.EventsPage{}, err
+		}
+		items, next := cut(list, f.Limit, func(e fleet.Event) string { return e.Cursor })
+		return fleet.EventsPage{Items: items, NextCursor: next}, nil
+	})
+}
+
+// nodeChange is what the mutations of a node's own row share.
+func nodeChange(c *Call, nodeID string, version *int64, change func(ctx context.Context, tx pgx.Tx, n fleet.Node) (event string, data map[string]any, err error)) Mutation[fleet.NodeOut] {
+	return Mutation[fleet.NodeOut]{
+		NodeID: nodeID, Find: c.OnNode(nodeID), Lock: LockNode(nodeID), Version: version, Present: NodeVersion(nodeID),
+		Change: func(ctx context.Context, tx pgx.Tx) (fleet.NodeOut, error) {
+			n, err := store.LoadNode(ctx, tx, nodeID)
+			if err != nil {
+				return fleet.NodeOut{}, err
+			}
+			event, data, err := change(ctx, tx, n)
+			if err != nil || event == "" {
+				return fleet.NodeOut{Node: c.nodeView(n)}, err
+			}
+			if n, err = store.LoadNode(ctx, tx, nodeID); err != nil {
+				return fleet.NodeOut{}, err
+			}
+			if err := c.nodeEvent(ctx, tx, n, event, data); err != nil {
+				return fleet.NodeOut{}, err
+			}
+			return fleet.NodeOut{Node: c.nodeView(n)}, store.WantReconcile(ctx, tx, nodeID)
+		},
+	}
+}
+
+// nodeEvent writes an event of a node to all that see it.
+func (c *Call) nodeEvent(ctx context.Context, tx pgx.Tx, n fleet.Node, typ string, data map[string]any) error {
+	audience, err := store.Audience(ctx, tx, n.ID)
+	if err != nil {
+		return err
+	}
+	return store.AddEvents(ctx, tx, store.EventIn{Type: typ, NodeID: n.ID, TenantID: n.TenantID, Audience: audience, Private: fleet.EventPrivate(typ),
+		Actor: c.Identity, Version: n.Version, Data: data})
+}
+
+// because is an event's data with the caller's reason, when there is one.
+func because(reason *string, data map[string]any) map[string]any {
+	if data == nil {
+		data = map[string]any{}
+	}
+	if reason != nil && *reason != "" {
+		data["reason"] = *reason
+	}
+	return data
+}
+
+func nodesCordon(ctx context.Context, c *Call, in fleet.NodeChangeIn) (fleet.NodeOut, error) {
+	return Mutate(ctx, c, nodeChange(c, in.NodeID, in.Version, func(ctx context.Context, tx pgx.Tx, n fleet.Node) (string, map[string]any, error) {
+		if n.Cordoned {
+			return "", nil, nil
+		}
+		_, err := store.CordonNode(ctx, tx, in.NodeID, in.Reason)
+		return "node.cordoned", because(in.Reason, nil), err
+	}))
+}
+
+func nodesUncordon(ctx context.Context, c *Call, in fleet.NodeChangeIn) (fleet.NodeOut, error) {
+	return Mutate(ctx, c, nodeChange(c, in.NodeID, in.Version, func(ctx context.Context, tx pgx.Tx, n fleet.Node) (string, map[string]any, error) {
+		if !n.Cordoned && !slices.Contains(n.NoScheduleReasons, fleet.ReasonDraining) {
+			return "", nil, nil
+		}
+		drain, err := store.EndDrain(ctx, tx, in.NodeID)
+		if err != nil {
+			return "", nil, err
+		}
+		if drain != "" {
+			if err := store.AddDispatch(ctx, tx, store.DispatchIn{Kind: store.DispatchSignal, OperationID: drain, Signal: fleet.SignalEnd}); err != nil {
+				return "", nil, err
+			}
+		}
+		_, err = store.UncordonNode(ctx, tx, in.NodeID)
+		return "node.uncordoned", because(in.Reason, nil), err
+	}))
+}
+
+// ownedLabel says whether inventory or the system owns a label's key.
+func ownedLabel(key string) bool {
+	return strings.HasPrefix(key, "inventory/") || strings.HasPrefix(key, "system/")
+}
+
+// labelsInput checks what needs no row of nodes/label.
+func labelsInput(in fleet.NodesLabelIn) error {
+	if len(in.Set) == 0 && len(in.Remove) == 0 {
+		return fleet.Invalid("set", "set or remove names at least one label")
+	}
+	for key := range in.Set {
+		if ownedLabel(key) {
+			return fleet.Invalid("set."+key, "a key that inventory or the system does not own (inventory/, system/)")
+		}
+		if slices.Contains(in.Remove, key) {
+			return fleet.Invalid("remove", fmt.Sprintf("no key that is also in set (%s)", key))
+		}
+	}
+	return nil
+}
+
+func nodesLabel(ctx context.Context, c *Call, in fleet.NodesLabelIn) (fleet.NodeOut, error) {
+	if err := labelsInput(in); err != nil {
+		return fleet.NodeOut{}, err
+	}
+	return Mutate(ctx, c, nodeChange(c, in.NodeID, in.Version, func(ctx context.Context, tx pgx.Tx, n fleet.Node) (string, map[string]any, error) {
+		labels := maps.Clone(n.Labels)
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		maps.Copy(labels, in.Set)
+		for _, key := range in.Remove {
+			if !ownedLabel(key) {
+				delete(labels, key)
+			}
+		}
+		_, err := store.LabelNode(ctx, tx, in.NodeID, labels)
+		return "node.labeled", map[string]any{"set": in.Set, "remove": in.Remove}, err
+	}))
+}
+
+func nodesTaint(ctx context.Context, c *Call, in fleet.NodesTaintIn) (fleet.NodeOut, error) {
+	if len(in.Add) == 0 && len(in.Remove) == 0 {
+		return fleet.NodeOut{}, fleet.Invalid("add", "add or remove names at least one taint")
+	}
+	for _, key := range in.Add {
+		if slices.Contains(in.Remove, key) {
+			return fleet.NodeOut{}, fleet.Invalid("remove", fmt.Sprintf("no key that is also in add (%s)", key))
+		}
+	}
+	return Mutate(ctx, c, nodeChange(c, in.NodeID, in.Version, func(ctx context.Context, tx pgx.Tx, n fleet.Node) (string, map[string]any, error) {
+		reasons := slices.Clone(n.NoScheduleReasons)
+		for _, key := range in.Remove {
+			reasons = slices.DeleteFunc(reasons, func(r string) bool { return r == fleet.TaintPrefix+key })
+		}
+		for _, key := range in.Add {
+			if !slices.Contains(reasons, fleet.TaintPrefix+key) {
+				reasons = append(reasons, fleet.TaintPrefix+key)
+			}
+		}
+		if slices.Equal(reasons, n.NoScheduleReasons) {
+			return "", nil, nil
+		}
+		_, err := store.TaintNode(ctx, tx, in.NodeID, reasons)
+		return "node.tainted", map[string]any{"add": in.Add, "remove": in.Remove}, err
+	}))
+}
