@@ -57,7 +57,9 @@ func poolsGet(ctx context.Context, c *Call, in fleet.PoolIn) (fleet.PoolOut, err
 		var err error
 		pool, err = store.LoadPool(ctx, q, c.TenantID, in.PoolID)
 		return poolTarget(pool), err
-	}, func(context.Context, store.Reader, Target) (fleet.PoolOut, error) { return fleet.PoolOut{Pool: pool}, nil })
+	}, func(context.Context, store.Reader, Target) (fleet.PoolOut, error) {
+		return fleet.PoolOut{Pool: pool}, nil
+	})
 }
 
 func poolsList(ctx context.Context, c *Call, in fleet.PoolsListIn) (fleet.PoolsPage, error) {

@@ -69,7 +69,9 @@ func sitesGet(ctx context.Context, c *Call, in fleet.SiteIn) (fleet.SiteOut, err
 		var err error
 		site, err = store.LoadSite(ctx, q, c.TenantID, in.SiteID)
 		return c.siteTarget(in.SiteID), err
-	}, func(context.Context, store.Reader, Target) (fleet.SiteOut, error) { return fleet.SiteOut{Site: site}, nil })
+	}, func(context.Context, store.Reader, Target) (fleet.SiteOut, error) {
+		return fleet.SiteOut{Site: site}, nil
+	})
 }
 
 func sitesList(ctx context.Context, c *Call, in fleet.SitesListIn) (fleet.SitesPage, error) {

@@ -16,3 +16,12 @@ func WantReconcile(ctx context.Context, tx pgx.Tx, nodeID string) error {
 	}
 	return nil
 }
+
+// BootMAC is the NIC that a node boots from, nil when none is recorded.
+func BootMAC(ctx context.Context, q Reader, nodeID string) (*string, error) {
+	var mac *string
+	if err := q.QueryRow(ctx, `SELECT boot_mac FROM nodes WHERE id = $1`, nodeID).Scan(&mac); err != nil {
+		return nil, noRows(err, "node", "read the boot NIC of node "+nodeID)
+	}
+	return mac, nil
+}

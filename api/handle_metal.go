@@ -1,0 +1,264 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+func registerMetal(r *Registry) {
+	Handle(r, "metal", "list", metalList)
+	Handle(r, "metal", "get", metalGet)
+	Handle(r, "metal", "table", metalTable)
+	Handle(r, "metal", "enroll", metalEnroll)
+	Handle(r, "metal", "update", metalUpdate)
+	Handle(r, "metal", "setCredentials", metalSetCredentials)
+	Handle(r, "metal", "inspect", metalInspect)
+	Handle(r, "metal", "commission", metalCommission)
+	Handle(r, "metal", "deploy", metalDeploy)
+	Handle(r, "metal", "rescue", metalRescue)
+	Handle(r, "metal", "unrescue", metalUnrescue)
+	Handle(r, "metal", "release", metalRelease)
+	Handle(r, "metal", "retire", metalRetire)
+	Handle(r, "metal", "retry", metalRetry)
+	Handle(r, "metal", "abort", metalAbort)
+	Handle(r, "metal", "power", metalPower)
+	Handle(r, "metal", "manage", metalManage)
+	Handle(r, "metal", "hold", metalHold)
+	Handle(r, "metal", "unhold", metalUnhold)
+}
+
+// verbCall is what a handler states of a metal verb; runVerb does the rest.
+type verbCall struct {
+	in  fleet.VerbIn
+	ask fleet.Ask
+	// stored is the input without secrets, Secrets those that are sealed apart.
+	stored  any
+	secrets map[string]string
+	// input checks the parts of the input that need the row.
+	input func(ctx context.Context, tx pgx.Tx, node fleet.MetalNode) error
+	// permissions are needed beside the verb's own.
+	permissions []fleet.Permission
+	steps       fleet.StepsAsk
+	// erase says that the effective erase is decided and stored.
+	erase bool
+	// data goes into the event.
+	data map[string]any
+}
+
+// destructive verbs are refused while recovery is pending.
+var destructive = []fleet.Verb{fleet.VerbCommission, fleet.VerbDeploy, fleet.VerbRescue, fleet.VerbUnrescue, fleet.VerbRelease, fleet.VerbRetire,
+	fleet.VerbPower, fleet.VerbSetCredentials, fleet.VerbRetry}
+
+// runVerb makes the transaction of a metal verb on a node: judged by the
+// provision table, it ends what is parked, moves the node, and records the
+// operation, its event and the order to Temporal.
+func runVerb(ctx context.Context, c *Call, v verbCall) (fleet.MetalOperationOut, error) {
+	nodeID := v.in.NodeID
+	v.ask.Reason = text(v.in.Reason)
+	var node fleet.MetalNode
+	var situation fleet.Situation
+	m := Mutation[fleet.MetalOperationOut]{
+		NodeID: nodeID, Find: c.OnNode(nodeID), Lock: LockNode(nodeID), Version: v.in.Version, Present: NodeVersion(nodeID),
+		Permissions: func(context.Context, pgx.Tx) ([]fleet.Permission, error) {
+			return append([]fleet.Permission{c.Method.Permission}, v.permissions...), nil
+		},
+		Input: func(ctx context.Context, tx pgx.Tx) (err error) {
+			if node, err = store.LoadMetal(ctx, tx, nodeID); err != nil || v.input == nil {
+				return err
+			}
+			return v.input(ctx, tx, node)
+		},
+		Judge: func(ctx context.Context, tx pgx.Tx) (err error) {
+			if situation, err = judge(ctx, tx, nodeID, v.ask); err != nil {
+				return err
+			}
+			if v.erase {
+				v.steps.Erase, err = fleet.EffectiveErase(situation, v.ask)
+			}
+			return err
+		},
+		Change: func(ctx context.Context, tx pgx.Tx) (fleet.MetalOperationOut, error) {
+			return c.beginVerb(ctx, tx, v, node, situation)
+		},
+		Made: func(o fleet.MetalOperationOut) string { return o.Operation.ID },
+	}
+	if v.in.DryRun {
+		m.DryRun = func(context.Context, pgx.Tx) (fleet.MetalOperationOut, error) {
+			return planned(node, v.planSteps(node, situation), v.ask.Verb), nil
+		}
+	}
+	return Mutate(ctx, c, m)
+}
+
+// judge loads the situation of a locked node and asks the provision table.
+func judge(ctx context.Context, tx pgx.Tx, nodeID string, ask fleet.Ask) (fleet.Situation, error) {
+	s, err := store.LoadSituation(ctx, tx, nodeID)
+	if err != nil {
+		return s, err
+	}
+	if slices.Contains(destructive, ask.Verb) {
+		if err := store.RefuseWhileRecovering(ctx, tx); err != nil {
+			return s, err
+		}
+	}
+	return s, fleet.Admit(s, ask)
+}
+
+func (v verbCall) planSteps(node fleet.MetalNode, s fleet.Situation) fleet.StepsAsk {
+	ask := v.steps
+	ask.Verb = v.ask.Verb
+	ask.Identify = v.ask.Verb == fleet.VerbInspect && s.State == fleet.Failed && s.FailedFrom == fleet.Enrolling
+	ask.LeavePower = v.ask.Verb == fleet.VerbRetire && s.MaybeInUse
+	return ask
+}
+
+// planned is the answer of a dry run.
+func planned(node fleet.MetalNode, steps fleet.StepsAsk, verb fleet.Verb) fleet.MetalOperationOut {
+	end, moves := fleet.EndsIn[verb]
+	if !moves {
+		end = node.ProvisionState
+	}
+	return fleet.MetalOperationOut{Node: &node, Plan: &fleet.Plan{Steps: fleet.StepsOf(steps), WouldBe: end}}
+}
+
+// beginVerb writes what an admitted verb changes.
+func (c *Call) beginVerb(ctx context.Context, tx pgx.Tx, v verbCall, node fleet.MetalNode, s fleet.Situation) (fleet.MetalOperationOut, error) {
+	var out fleet.MetalOperationOut
+	op := store.NewOperation{ID: store.NewID(fleet.KindOperation), NodeID: node.ID, TenantID: node.TenantID, Verb: v.ask.Verb, Lane: store.LaneProvision,
+		Input: v.stored, Secrets: v.secrets, RequestedBy: c.Identity, Reason: v.ask.Reason}
+	if v.erase {
+		var err error
+		if op.Input, err = store.WithErase(v.stored, v.steps.Erase); err != nil {
+			return out, err
+		}
+	}
+	if v.ask.Verb == fleet.VerbInspect {
+		var err error
+		if op.ReturnTo, err = store.ReturnTo(ctx, tx, node.ID, s); err != nil {
+			return out, err
+		}
+	}
+	if fleet.EndsParked(v.ask.Verb) {
+		if err := store.EndParked(ctx, tx, node.ID, op.ID); err != nil {
+			return out, err
+		}
+	}
+	if v.ask.InUse != nil && !*v.ask.InUse && s.MaybeInUse {
+		if err := store.SayFree(ctx, tx, node.ID); err != nil {
+			return out, err
+		}
+	}
+	if err := c.Store().InsertOperation(ctx, tx, op); err != nil {
+		return out, err
+	}
+	event := "node.operation.accepted"
+	if to, moves := fleet.MovesTo[v.ask.Verb]; moves {
+		event = "node.provision." + string(to)
+		if _, err := store.MoveNode(ctx, tx, node.ID, to); err != nil {
+			return out, err
+		}
+	}
+	return c.verbAnswer(ctx, tx, node.ID, op.ID, event, because(v.in.Reason, withAllocations(v, s)))
+}
+
+// withAllocations lists the live allocations that a forced power change hits.
+func withAllocations(v verbCall, s fleet.Situation) map[string]any {
+	data := map[string]any{"verb": string(v.ask.Verb)}
+	for k, val := range v.data {
+		data[k] = val
+	}
+	if len(s.Allocations) > 0 && v.ask.Force {
+		data["allocations"] = s.Allocations
+	}
+	return data
+}
+
+// verbAnswer reads node and operation as they are now and writes the event.
+func (c *Call) verbAnswer(ctx context.Context, tx pgx.Tx, nodeID, operationID, event string, data map[string]any) (fleet.MetalOperationOut, error) {
+	var out fleet.MetalOperationOut
+	node, err := store.LoadMetal(ctx, tx, nodeID)
+	if err != nil {
+		return out, err
+	}
+	op, err := store.LoadOperation(ctx, tx, operationID)
+	if err != nil {
+		return out, err
+	}
+	data["operationId"] = operationID
+	out.Node, out.Operation = &node, &op
+	return out, c.nodeEvent(ctx, tx, node.Node, event, data)
+}
+
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+func needsReason(given bool, field string, reason *string) error {
+	if given && text(reason) == "" {
+		return fleet.Invalid("reason", field+" needs a reason")
+	}
+	return nil
+}
+
+func metalInspect(ctx context.Context, c *Call, in fleet.MetalInspectIn) (fleet.MetalOperationOut, error) {
+	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbInspect, Mode: in.Mode, InUse: in.InUse}, stored: in,
+		steps: fleet.StepsAsk{Mode: in.Mode}})
+}
+
+func metalCommission(ctx context.Context, c *Call, in fleet.MetalCommissionIn) (fleet.MetalOperationOut, error) {
+	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbCommission, InUse: in.InUse}, stored: in,
+		steps: fleet.StepsAsk{Tests: len(in.Tests) > 0}})
+}
+
+func metalRescue(ctx context.Context, c *Call, in fleet.MetalRescueIn) (fleet.MetalOperationOut, error) {
+	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbRescue}, stored: in})
+}
+
+func metalUnrescue(ctx context.Context, c *Call, in fleet.MetalVerbIn) (fleet.MetalOperationOut, error) {
+	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbUnrescue}, stored: in})
+}
+
+func metalPower(ctx context.Context, c *Call, in fleet.MetalPowerIn) (fleet.MetalOperationOut, error) {
+	if err := needsReason(in.Force, "force", in.Reason); err != nil {
+		return fleet.MetalOperationOut{}, err
+	}
+	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbPower, Action: in.Action, Force: in.Force}, stored: in,
+		data: map[string]any{"action": in.Action}})
+}
+
+func eraseOf(s *string) fleet.EraseMethod { return fleet.EraseMethod(text(s)) }
+
+func metalRelease(ctx context.Context, c *Call, in fleet.MetalReleaseIn) (fleet.MetalOperationOut, error) {
+	if err := needsReason(len(in.SkipDisks) > 0, "skipDisks", in.Reason); err != nil {
+		return fleet.MetalOperationOut{}, err
+	}
+	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbRelease, Erase: eraseOf(in.Erase)}, stored: in, erase: true,
+		steps: fleet.StepsAsk{Rotate: in.RotateCredentials}})
+}
+
+func metalRetire(ctx context.Context, c *Call, in fleet.MetalRetireIn) (fleet.MetalOperationOut, error) {
+	if err := errors.Join(needsReason(in.Force, "force", in.Reason), needsReason(len(in.SkipDisks) > 0, "skipDisks", in.Reason)); err != nil {
+		return fleet.MetalOperationOut{}, err
+	}
+	v := verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbRetire, Erase: eraseOf(in.Erase), Force: in.Force}, stored: in, erase: true}
+	if in.Force {
+		v.permissions = []fleet.Permission{fleet.PermMetalRetireForce}
+	}
+	return runVerb(ctx, c, v)
+}
+
+// metalManage proves a BMC by what the host's agent reported of itself.
+// Without agents there is nothing to prove it by.
+func metalManage(context.Context, *Call, fleet.MetalManageIn) (fleet.MetalOperationOut, error) {
+	return fleet.MetalOperationOut{}, fleet.Errorf(fleet.CodeUnsupported, "no-agents",
+		"manage compares a BMC with what the adopted host's agent reported; this release adopts no hosts yet: enroll the machine by its BMC instead")
+}

@@ -1,0 +1,235 @@
+package api
+
+import (
+	"context"
+	"net/url"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+// isoOnly are the members that a deploy of an ISO does not take: it is booted,
+// not written.
+func isoInput(in fleet.MetalDeployIn) error {
+	if in.Image.Format != "iso" {
+		return nil
+	}
+	e := fleet.Errorf(fleet.CodeInvalidInput, "", "an ISO is booted, not written: it takes no configuration and confirms nothing but its boot")
+	bad := func(given bool, field, constraint string) {
+		if given {
+			e.Fields = append(e.Fields, fleet.FieldError{Field: field, Constraint: constraint})
+		}
+	}
+	bad(in.Expect != "" && in.Expect != "boot", "expect", "boot with format iso")
+	bad(in.Hostname != nil, "hostname", "absent with format iso")
+	bad(len(in.SSHKeys) > 0, "sshKeys", "absent with format iso")
+	bad(in.UserData != nil, "userData", "absent with format iso")
+	bad(in.NetworkData != nil, "networkData", "absent with format iso")
+	bad(in.RootDevice != nil, "rootDevice", "absent with format iso")
+	bad(in.BootVia == "pxe", "bootVia", "virtualMedia or httpBoot with format iso")
+	if len(e.Fields) == 0 {
+		return nil
+	}
+	return e
+}
+
+// bootVia checks that the machine, or the site, offers the way to boot.
+func bootVia(via string, iso bool, caps fleet.Capabilities, site fleet.SiteSpec) error {
+	pxe := site.Boot != nil && site.Boot.PXE && !iso
+	offered := map[string]bool{"virtualMedia": caps.VirtualMedia, "httpBoot": caps.HTTPBoot, "pxe": pxe}
+	if via == "" && (caps.VirtualMedia || caps.HTTPBoot || pxe) || offered[via] {
+		return nil
+	}
+	if via == "" {
+		return fleet.Errorf(fleet.CodeUnsupported, "no-way-to-boot", "the machine offers neither virtual media nor HTTP boot, and the site has no PXE of its own")
+	}
+	return fleet.Errorf(fleet.CodeUnsupported, "boot-via", "bootVia: %s is not offered by this machine or site; leave it out to use what is", via)
+}
+
+func metalDeploy(ctx context.Context, c *Call, in fleet.MetalDeployIn) (fleet.MetalOperationOut, error) {
+	if err := isoInput(in); err != nil {
+		return fleet.MetalOperationOut{}, err
+	}
+	iso := in.Image.Format == "iso"
+	if in.Expect == "" {
+		in.Expect = "report"
+		if iso {
+			in.Expect = "boot"
+		}
+	}
+	if in.Expect == "session" {
+		return fleet.MetalOperationOut{}, fleet.Errorf(fleet.CodeUnsupported, "no-agents", "expect: session needs agents on installed systems, which this release does not install; use report or boot")
+	}
+	u, err := url.Parse(in.Image.URL)
+	if err != nil {
+		return fleet.MetalOperationOut{}, fleet.Invalid("image.url", "an http or https URL")
+	}
+	// The whole URL is sealed: its query, and a password in it, are credentials.
+	secrets := map[string]string{fleet.SecretImageURL: in.Image.URL}
+	if in.UserData != nil {
+		secrets[fleet.SecretUserData] = *in.UserData
+	}
+	if in.NetworkData != nil {
+		secrets[fleet.SecretNetworkData] = *in.NetworkData
+	}
+	u.RawQuery, u.Fragment, u.User = "", "", nil
+	stored := in
+	stored.Image.URL, stored.UserData, stored.NetworkData = u.String(), nil, nil
+	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbDeploy}, stored: stored, secrets: secrets, steps: fleet.StepsAsk{ISO: iso},
+		input: func(ctx context.Context, tx pgx.Tx, node fleet.MetalNode) error {
+			site, err := store.LoadSite(ctx, tx, node.TenantID, node.SiteID)
+			if err != nil || node.BMC == nil || node.BMC.CheckedAt == nil {
+				return err // what the machine offers is not known yet; its state is judged next
+			}
+			return bootVia(in.BootVia, iso, node.BMC.Capabilities, site.SiteSpec)
+		}})
+}
+
+func metalSetCredentials(ctx context.Context, c *Call, in fleet.MetalSetCredentialsIn) (fleet.MetalOperationOut, error) {
+	stored := in
+	stored.Password = ""
+	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbSetCredentials}, stored: stored,
+		secrets: map[string]string{fleet.SecretPassword: in.Password}, steps: fleet.StepsAsk{Rotate: in.Rotate},
+		input: func(_ context.Context, _ pgx.Tx, node fleet.MetalNode) error {
+			if node.BMC == nil {
+				return nil
+			}
+			driver := node.BMC.Driver
+			if node.BMC.Capabilities.Driver != "" {
+				driver = node.BMC.Capabilities.Driver
+			}
+			return ipmiLimits(driver, in.Username, in.Password, "")
+		}})
+}
+
+// operationPermission is what retry and abort are decided as: the verb of the
+// node's present operation.
+func (c *Call) operationPermission(nodeID string) func(ctx context.Context, tx pgx.Tx) ([]fleet.Permission, error) {
+	return func(ctx context.Context, tx pgx.Tx) ([]fleet.Permission, error) {
+		s, err := store.LoadSituation(ctx, tx, nodeID)
+		if err != nil {
+			return nil, err
+		}
+		op := s.Live
+		if op == nil {
+			op = s.Parked
+		}
+		if op == nil {
+			// Nothing to decide by: who may not even read is denied, the rest is told
+			// the state.
+			return []fleet.Permission{fleet.PermMetalRead}, nil
+		}
+		m, ok := fleet.FindMethod("metal", string(op.Verb))
+		if !ok {
+			return []fleet.Permission{fleet.PermNodesProvision}, nil
+		}
+		return []fleet.Permission{m.Permission}, nil
+	}
+}
+
+// steer is what retry and abort share.
+func steer(ctx context.Context, c *Call, in fleet.VerbIn, verb fleet.Verb,
+	change func(ctx context.Context, tx pgx.Tx) (fleet.MetalOperationOut, error)) (fleet.MetalOperationOut, error) {
+	var situation fleet.Situation
+	m := Mutation[fleet.MetalOperationOut]{
+		NodeID: in.NodeID, Find: c.OnNode(in.NodeID), Permissions: c.operationPermission(in.NodeID), Lock: LockNode(in.NodeID),
+		Version: in.Version, Present: NodeVersion(in.NodeID),
+		Judge: func(ctx context.Context, tx pgx.Tx) (err error) {
+			situation, err = judge(ctx, tx, in.NodeID, fleet.Ask{Verb: verb, Reason: text(in.Reason)})
+			return err
+		},
+		Change: change,
+	}
+	if in.DryRun {
+		m.DryRun = func(ctx context.Context, tx pgx.Tx) (fleet.MetalOperationOut, error) {
+			node, err := store.LoadMetal(ctx, tx, in.NodeID)
+			if err != nil {
+				return fleet.MetalOperationOut{}, err
+			}
+			if verb == fleet.VerbAbort {
+				return fleet.MetalOperationOut{Node: &node, Plan: &fleet.Plan{Steps: []fleet.PlanStep{}, WouldBe: fleet.Failed}}, nil
+			}
+			return planned(node, fleet.StepsAsk{Verb: situation.Parked.Verb}, situation.Parked.Verb), nil
+		}
+	}
+	return Mutate(ctx, c, m)
+}
+
+func metalRetry(ctx context.Context, c *Call, in fleet.MetalVerbIn) (fleet.MetalOperationOut, error) {
+	return steer(ctx, c, in.VerbIn, fleet.VerbRetry, func(ctx context.Context, tx pgx.Tx) (fleet.MetalOperationOut, error) {
+		id, _, err := store.RetryParked(ctx, tx, in.NodeID, c.Identity)
+		if err != nil {
+			return fleet.MetalOperationOut{}, err
+		}
+		return c.verbAnswer(ctx, tx, in.NodeID, id, "node.operation.retried", because(in.Reason, nil))
+	})
+}
+
+func metalAbort(ctx context.Context, c *Call, in fleet.MetalVerbIn) (fleet.MetalOperationOut, error) {
+	return steer(ctx, c, in.VerbIn, fleet.VerbAbort, func(ctx context.Context, tx pgx.Tx) (fleet.MetalOperationOut, error) {
+		id, err := c.Store().RequestAbort(ctx, tx, in.NodeID, c.Identity)
+		if err != nil {
+			return fleet.MetalOperationOut{}, err
+		}
+		return c.verbAnswer(ctx, tx, in.NodeID, id, "node.operation.abort-requested", because(in.Reason, nil))
+	})
+}
+
+// nodeMetalChange is what hold and unhold share.
+func nodeMetalChange(c *Call, nodeID string, version *int64, event string, data map[string]any, change func(ctx context.Context, tx pgx.Tx, n fleet.MetalNode) (changed bool, err error)) Mutation[fleet.MetalOut] {
+	return Mutation[fleet.MetalOut]{
+		NodeID: nodeID, Find: c.OnNode(nodeID), Lock: LockNode(nodeID), Version: version, Present: NodeVersion(nodeID),
+		Change: func(ctx context.Context, tx pgx.Tx) (fleet.MetalOut, error) {
+			before, err := store.LoadMetal(ctx, tx, nodeID)
+			if err != nil {
+				return fleet.MetalOut{}, err
+			}
+			changed, err := change(ctx, tx, before)
+			if err != nil || !changed {
+				return fleet.MetalOut{Node: before}, err
+			}
+			out, err := c.metalOut(ctx, tx, nodeID)
+			if err != nil {
+				return out, err
+			}
+			waiters, err := store.NodeWaiters(ctx, tx, nodeID)
+			if err != nil {
+				return out, err
+			}
+			if err := wake(ctx, tx, waiters); err != nil {
+				return out, err
+			}
+			return out, c.nodeEvent(ctx, tx, out.Node.Node, event, data)
+		},
+	}
+}
+
+func metalHold(ctx context.Context, c *Call, in fleet.MetalHoldIn) (fleet.MetalOut, error) {
+	data := map[string]any{"reason": in.Reason}
+	if in.Until != nil {
+		data["until"] = in.Until
+	}
+	return Mutate(ctx, c, nodeMetalChange(c, in.NodeID, in.Version, "node.hold.set", data, func(ctx context.Context, tx pgx.Tx, n fleet.MetalNode) (bool, error) {
+		s, err := store.LoadSituation(ctx, tx, in.NodeID)
+		if err != nil {
+			return false, err
+		}
+		if in.Until != nil && !in.Until.After(s.Now) {
+			return false, fleet.Invalid("until", "a time to come")
+		}
+		_, err = store.HoldNode(ctx, tx, in.NodeID, &fleet.Hold{By: c.Identity, Since: fleet.At(s.Now), Reason: in.Reason, Until: in.Until})
+		return true, err
+	}))
+}
+
+func metalUnhold(ctx context.Context, c *Call, in fleet.MetalUnholdIn) (fleet.MetalOut, error) {
+	return Mutate(ctx, c, nodeMetalChange(c, in.NodeID, in.Version, "node.hold.lifted", because(in.Reason, nil), func(ctx context.Context, tx pgx.Tx, n fleet.MetalNode) (bool, error) {
+		if n.Hold == nil {
+			return false, nil
+		}
+		_, err := store.HoldNode(ctx, tx, in.NodeID, nil)
+		return true, err
+	}))
+}
