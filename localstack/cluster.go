@@ -213,6 +213,34 @@ func runsCluster(ctx context.Context, pid int, data string) bool {
 	return err == nil && bytes.Contains(args, []byte(data))
 }
 
+// StopCluster stops a server that a killed run left on the cluster that
+// StartPostgres made for dir; its port is free afterwards.
+func StopCluster(ctx context.Context, dir string) error {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("cluster folder %s: %w", dir, err)
+	}
+	version, err := clusterVersion(dir)
+	if err != nil || version == 0 {
+		return err
+	}
+	cred, err := serverUser()
+	if err != nil {
+		return err
+	}
+	bin, err := FindPostgres(ctx, version, dir)
+	if err != nil {
+		return err
+	}
+	for _, where := range []string{awayDir(abs), abs} {
+		p := &Postgres{bin: bin, cred: cred, Dir: where}
+		if _, err := p.stopLeftover(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // RemoveCluster stops and removes the cluster that StartPostgres made for dir,
 // wherever it lies.
 func RemoveCluster(ctx context.Context, dir string) error {
@@ -220,25 +248,10 @@ func RemoveCluster(ctx context.Context, dir string) error {
 	if err != nil {
 		return fmt.Errorf("cluster folder %s: %w", dir, err)
 	}
-	cred, err := serverUser()
-	if err != nil {
+	if err := StopCluster(ctx, dir); err != nil {
 		return err
 	}
 	for _, where := range []string{awayDir(abs), abs} {
-		if isCluster(where) {
-			version, err := clusterVersion(dir)
-			if err != nil {
-				return err
-			}
-			bin, err := FindPostgres(ctx, version, dir)
-			if err != nil {
-				return err
-			}
-			p := &Postgres{bin: bin, cred: cred, Dir: where}
-			if _, err := p.stopLeftover(ctx); err != nil {
-				return err
-			}
-		}
 		if err := os.RemoveAll(where); err != nil {
 			return fmt.Errorf("remove the cluster: %w", err)
 		}

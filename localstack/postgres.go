@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -199,4 +200,35 @@ func FreePort() (int, error) {
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// CreateDatabase makes, unless they are there, a role that owns a database of
+// the same name and otherwise may only watch the server (pg_monitor), as a
+// production system's role. It returns the URL that connects as that role.
+func (p *Postgres) CreateDatabase(ctx context.Context, name string) (string, error) {
+	conn, err := pgx.Connect(ctx, p.URL)
+	if err != nil {
+		return "", fmt.Errorf("create database %s: %w", name, err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	quoted, password := pgx.Identifier{name}.Sanitize(), conn.Config().Password
+	for _, step := range []struct{ missing, sql string }{
+		// The password is hexadecimal digits: nothing to quote.
+		{"SELECT NOT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)",
+			"CREATE ROLE " + quoted + " LOGIN IN ROLE pg_monitor PASSWORD '" + password + "'"},
+		{"SELECT NOT EXISTS (SELECT FROM pg_database WHERE datname = $1)",
+			"CREATE DATABASE " + quoted + " OWNER " + quoted},
+	} {
+		var missing bool
+		if err := conn.QueryRow(ctx, step.missing, name).Scan(&missing); err != nil {
+			return "", fmt.Errorf("create database %s: %w", name, err)
+		}
+		if !missing {
+			continue
+		}
+		if _, err := conn.Exec(ctx, step.sql); err != nil {
+			return "", fmt.Errorf("create database %s: %w", name, err)
+		}
+	}
+	return fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/%s", url.PathEscape(name), password, p.Port, url.PathEscape(name)), nil
 }

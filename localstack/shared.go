@@ -38,7 +38,7 @@ func SharedTemporal(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", 0, err
 		}
-		binary, err := TemporalBinary(ctx, root)
+		binary, err := TemporalBinary(ctx, root, func() {})
 		if err != nil {
 			return "", 0, err
 		}

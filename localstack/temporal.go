@@ -104,11 +104,18 @@ type Temporal struct {
 	wait chan struct{}
 }
 
+// temporalPIDs is the file in a dev server's folder that records its process.
+const temporalPIDs = "pid"
+
 // StartTemporal starts the dev server with its state in dir and waits until
-// the namespace answers with the configured retention.
+// the namespace answers with the configured retention. One that a killed run
+// left there is ended first.
 func StartTemporal(ctx context.Context, binary, dir string, c TemporalConfig, log io.Writer, detach bool) (*Temporal, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make %s: %w", dir, err)
+	}
+	if err := StopTemporal(ctx, dir); err != nil {
+		return nil, err
 	}
 	flags, err := c.flags(dir)
 	if err != nil {
@@ -126,11 +133,22 @@ func StartTemporal(ctx context.Context, binary, dir string, c TemporalConfig, lo
 		_ = cmd.Wait()
 		close(t.wait)
 	}()
-	if err := t.ready(ctx, c); err != nil {
-		_ = t.Stop(ctx)
-		return nil, err
+	err = RecordPID(filepath.Join(dir, temporalPIDs), t.PID)
+	if err == nil {
+		err = t.ready(ctx, c)
+	}
+	if err != nil {
+		// Also when the reason is that ctx ended.
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+		defer cancel()
+		return nil, errors.Join(err, t.Stop(stopping))
 	}
 	return t, nil
+}
+
+// StopTemporal ends a dev server that a killed run left with its state in dir.
+func StopTemporal(ctx context.Context, dir string) error {
+	return EndLeftovers(ctx, filepath.Join(dir, temporalPIDs))
 }
 
 // ready sets the namespace's retention, which also proves that it answers.
@@ -190,8 +208,9 @@ func (t *Temporal) Stop(ctx context.Context) error {
 
 // TemporalBinary returns the path of the temporal CLI, which holds the dev
 // server, built from the tools module; a build is kept in the user's cache
-// under the versions it was made from.
-func TemporalBinary(ctx context.Context, root string) (string, error) {
+// under the versions it was made from. building is called before a build, which
+// takes minutes.
+func TemporalBinary(ctx context.Context, root string, building func()) (string, error) {
 	sums, err := os.ReadFile(filepath.Join(root, "tools", "go.mod"))
 	if err != nil {
 		return "", fmt.Errorf("read the tools module: %w", err)
@@ -214,6 +233,7 @@ func TemporalBinary(ctx context.Context, root string) (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
+	building()
 	cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, "tools"), "-o", path+".new", "github.com/temporalio/cli/cmd/temporal")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the temporal CLI: %w\n%s", err, out)

@@ -2,21 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/bettercompute/compute/devidp"
 	"github.com/bettercompute/compute/localstack"
@@ -55,11 +51,6 @@ func newDevCmd() *cobra.Command {
 	return cmd
 }
 
-// devPorts are the loopback ports of a stack, kept over restarts.
-type devPorts struct {
-	API, Gateway, Boot, Sim, Machines, Issuer, Postgres, Temporal, TemporalUI int
-}
-
 // devStack is a local stack while it starts and runs.
 type devStack struct {
 	devOptions
@@ -72,7 +63,8 @@ type devStack struct {
 	issuer           *devidp.Issuer
 	owner            string // a token of the tenant's owner
 	seeded           devSeed
-	namespace        string
+	config           localstack.TemporalConfig
+	database         string // connection URL
 }
 
 func runDev(ctx context.Context, o devOptions, out io.Writer) error {
@@ -82,10 +74,11 @@ func runDev(ctx context.Context, o devOptions, out io.Writer) error {
 		return err
 	}
 	defer unlock()
-	failed := make(chan error, 1)
 	defer d.stop()
+	failed := make(chan error, 1)
 	if err := d.startAll(ctx, failed); err != nil {
 		if ctx.Err() != nil {
+			fmt.Fprintln(out, "\nstopping before it was ready")
 			return nil
 		}
 		return err
@@ -119,17 +112,29 @@ func newDevStack(ctx context.Context, o devOptions, out io.Writer) (*devStack, f
 		return nil, nil, err
 	}
 	d := &devStack{devOptions: o, root: root, state: state, bin: filepath.Join(state, "bin"), out: out}
-	if err := localstack.EndLeftovers(ctx, d.path("pids")); err != nil {
+	if err := endLeftovers(ctx, state); err != nil {
 		unlock()
 		return nil, nil, err
 	}
-	if err := d.choosePorts(); err != nil {
+	if err := errors.Join(d.readTemporal(), d.choosePorts()); err != nil {
 		unlock()
 		return nil, nil, err
 	}
 	d.children = &localstack.Group{LogDir: d.path("log"), PIDFile: d.path("pids"),
 		Say: func(line string) { fmt.Fprintln(out, line) }}
 	return d, unlock, nil
+}
+
+// endLeftovers ends what a killed run of the stack in state left behind, so
+// that its ports are free again: services, then engines.
+func endLeftovers(ctx context.Context, state string) error {
+	if err := localstack.EndLeftovers(ctx, filepath.Join(state, "pids")); err != nil {
+		return err
+	}
+	if err := localstack.StopTemporal(ctx, filepath.Join(state, "temporal")); err != nil {
+		return err
+	}
+	return localstack.StopCluster(ctx, filepath.Join(state, "pg"))
 }
 
 func lockState(state string) (func(), error) {
@@ -157,7 +162,7 @@ func wipeDev(ctx context.Context, dir string) error {
 		return err
 	}
 	defer unlock()
-	if err := localstack.EndLeftovers(ctx, filepath.Join(state, "pids")); err != nil {
+	if err := endLeftovers(ctx, state); err != nil {
 		return err
 	}
 	if err := localstack.RemoveCluster(ctx, filepath.Join(state, "pg")); err != nil {
@@ -173,59 +178,39 @@ func (d *devStack) path(parts ...string) string {
 	return filepath.Join(append([]string{d.state}, parts...)...)
 }
 
-// choosePorts keeps the ports of the run before where they are free, else takes
-// the usual ones, else free ones.
-func (d *devStack) choosePorts() error {
-	d.ports = devPorts{API: 7780, Gateway: 7781, Boot: 7782, Sim: 7783, Machines: 7786, Issuer: 7784, Postgres: 7785, Temporal: 7233, TemporalUI: 8233}
-	if b, err := os.ReadFile(d.path("ports.json")); err == nil {
-		if err := json.Unmarshal(b, &d.ports); err != nil {
-			return fmt.Errorf("read the stack's ports: %w", err)
-		}
-	}
-	taken := []int{}
-	for _, p := range []*int{&d.ports.API, &d.ports.Gateway, &d.ports.Boot, &d.ports.Sim, &d.ports.Machines, &d.ports.Issuer, &d.ports.Postgres, &d.ports.Temporal, &d.ports.TemporalUI} {
-		for !free(*p) || slices.Contains(taken, *p) {
-			port, err := localstack.FreePort()
-			if err != nil {
-				return err
-			}
-			*p = port
-		}
-		taken = append(taken, *p)
-	}
-	b, err := json.MarshalIndent(d.ports, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write the stack's ports: %w", err)
-	}
-	if err := os.WriteFile(d.path("ports.json"), b, 0o644); err != nil {
-		return fmt.Errorf("write the stack's ports: %w", err)
-	}
-	return nil
-}
-
-func free(port int) bool {
-	l, err := net.Listen("tcp", loopback(port))
-	if err != nil {
-		return false
-	}
-	l.Close()
-	return true
-}
-
-func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-
-func httpURL(port int) string { return "http://" + loopback(port) }
-
 // startAll brings everything up in the order of need, side by side where there
 // is none.
 func (d *devStack) startAll(ctx context.Context, failed chan<- error) error {
-	config, err := d.readTemporal()
-	if err != nil {
+	// What fails on one side ends the other, and both have ended when this
+	// returns: nothing starts any more while the stack is being stopped.
+	g, ctx := errgroup.WithContext(ctx)
+	temporalUp := make(chan struct{})
+	g.Go(func() error {
+		defer close(temporalUp)
+		return d.startTemporal(ctx)
+	})
+	g.Go(func() error {
+		if err := d.startServices(ctx, failed); err != nil {
+			return err
+		}
+		<-temporalUp
+		if d.temporal == nil {
+			return nil // the other side says why
+		}
+		if err := d.children.Start(d.worker()); err != nil {
+			return err
+		}
+		return d.seed(ctx)
+	})
+	if err := g.Wait(); err != nil {
 		return err
 	}
-	d.namespace = config.Namespace
-	temporalUp := make(chan error, 1)
-	go func() { temporalUp <- d.startTemporal(ctx, config) }()
+	go d.watchEngines(failed)
+	return nil
+}
+
+// startServices starts what does without Temporal.
+func (d *devStack) startServices(ctx context.Context, failed chan<- error) error {
 	if err := d.startIssuer(failed); err != nil {
 		return err
 	}
@@ -243,31 +228,26 @@ func (d *devStack) startAll(ctx context.Context, failed chan<- error) error {
 			return err
 		}
 	}
-	if err := <-temporalUp; err != nil {
-		return err
-	}
-	if err := d.children.Start(d.worker()); err != nil {
-		return err
-	}
-	go d.watchEngines(ctx, failed)
-	for name, url := range map[string]string{"api": httpURL(d.ports.API) + "/readyz", "gateway": httpURL(d.ports.Boot) + "/healthz",
-		"bmcsim": httpURL(d.ports.Sim) + "/sim/machines"} {
-		if err := d.waitHTTP(ctx, name, url); err != nil {
+	for _, w := range []struct{ name, url string }{
+		{"bmcsim", httpURL(d.ports.Sim) + "/sim/clock"},
+		{"api", httpURL(d.ports.API) + "/readyz"},
+		{"gateway", httpURL(d.ports.Boot) + "/healthz"},
+	} {
+		if err := d.waitHTTP(ctx, w.name, w.url); err != nil {
 			return err
 		}
 	}
-	return d.seed(ctx)
+	return nil
 }
 
 // watchEngines ends the stack when Postgres or Temporal ends by itself: they
 // hold the state, and starting them again is the next run's business.
-func (d *devStack) watchEngines(ctx context.Context, failed chan<- error) {
+func (d *devStack) watchEngines(failed chan<- error) {
 	select {
-	case <-ctx.Done():
 	case <-d.pg.Exited():
-		failed <- fmt.Errorf("postgres ended by itself; see %s", d.path("log", "postgres.log"))
+		failed <- fmt.Errorf("postgres ended by itself; see %s, then start again", d.path("log", "postgres.log"))
 	case <-d.temporal.Exited():
-		failed <- fmt.Errorf("temporal ended by itself; see %s", d.path("log", "temporal.log"))
+		failed <- fmt.Errorf("temporal ended by itself; see %s, then start again", d.path("log", "temporal.log"))
 	}
 }
 
@@ -285,98 +265,6 @@ func (d *devStack) stop() {
 			fmt.Fprintln(d.out, err)
 		}
 	}
-}
-
-func (d *devStack) log(name string) (*os.File, error) {
-	f, err := os.OpenFile(d.path("log", name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("open the log of %s: %w", name, err)
-	}
-	return f, nil
-}
-
-func (d *devStack) startPostgres(ctx context.Context) error {
-	log, err := d.log("postgres")
-	if err != nil {
-		return err
-	}
-	if d.pg, err = localstack.StartPostgres(ctx, localstack.PostgresOptions{Dir: d.path("pg"), Port: d.ports.Postgres, Log: log}); err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, d.pg.URL)
-	if err != nil {
-		return fmt.Errorf("connect to the stack's Postgres: %w", err)
-	}
-	defer conn.Close(ctx)
-	var there bool
-	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = 'compute')").Scan(&there); err != nil {
-		return fmt.Errorf("look for the stack's database: %w", err)
-	}
-	if there {
-		return nil
-	}
-	if _, err := conn.Exec(ctx, "CREATE DATABASE compute"); err != nil {
-		return fmt.Errorf("create the stack's database: %w", err)
-	}
-	return nil
-}
-
-// readTemporal reads the dev server's configuration.
-func (d *devStack) readTemporal() (localstack.TemporalConfig, error) {
-	f, err := os.Open(filepath.Join(d.root, "temporal-dev.yaml"))
-	if err != nil {
-		return localstack.TemporalConfig{}, fmt.Errorf("open the dev server's configuration: %w", err)
-	}
-	defer f.Close()
-	c, err := localstack.ReadTemporalConfig(f)
-	c.Port, c.UIPort = d.ports.Temporal, d.ports.TemporalUI
-	return c, err
-}
-
-func (d *devStack) startTemporal(ctx context.Context, c localstack.TemporalConfig) error {
-	fmt.Fprintln(d.out, "temporal: looking for the dev server (its first build takes a few minutes)")
-	binary, err := localstack.TemporalBinary(ctx, d.root)
-	if err != nil {
-		return err
-	}
-	if err := link(binary, filepath.Join(d.bin, "temporal")); err != nil {
-		return err
-	}
-	log, err := d.log("temporal")
-	if err != nil {
-		return err
-	}
-	if d.temporal, err = localstack.StartTemporal(ctx, binary, d.path("temporal"), c, log, false); err != nil {
-		return err
-	}
-	return localstack.RecordPID(d.path("pids"), d.temporal.PID)
-}
-
-// link puts a program beside ours, so that .dev/env's PATH finds it.
-func link(target, name string) error {
-	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("replace %s: %w", name, err)
-	}
-	if err := os.Symlink(target, name); err != nil {
-		return fmt.Errorf("link %s: %w", name, err)
-	}
-	return nil
-}
-
-func (d *devStack) startIssuer(failed chan<- error) error {
-	var err error
-	if d.issuer, err = devidp.New(httpURL(d.ports.Issuer), d.path("issuer.pem")); err != nil {
-		return err
-	}
-	l, err := net.Listen("tcp", loopback(d.ports.Issuer))
-	if err != nil {
-		return fmt.Errorf("listen for the local issuer: %w", err)
-	}
-	srv := &http.Server{Handler: d.issuer.Handler(), ReadHeaderTimeout: 5 * time.Second}
-	go func() {
-		failed <- fmt.Errorf("the local issuer ended: %w", srv.Serve(l))
-	}()
-	return nil
 }
 
 // waitHTTP waits until a URL answers 200.

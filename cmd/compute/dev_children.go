@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -15,9 +16,9 @@ import (
 // env is what all our processes of the stack are told.
 func (d *devStack) env() []string {
 	return []string{
-		"DATABASE_URL=" + d.databaseURL(),
-		"TEMPORAL_ADDRESS=" + loopback(d.ports.Temporal),
-		"TEMPORAL_NAMESPACE=" + d.namespace,
+		"DATABASE_URL=" + d.database,
+		"TEMPORAL_ADDRESS=" + d.temporalAddress(),
+		"TEMPORAL_NAMESPACE=" + d.config.Namespace,
 		"COMPUTE_KEYSET=" + d.path("keys", "keyset.json"),
 		"COMPUTE_BOOT_KEY=" + d.path("keys", "boot.key"),
 		"COMPUTE_GATEWAY_CA=" + d.path("keys", "ca.pem"),
@@ -34,9 +35,8 @@ func (d *devStack) env() []string {
 
 func (d *devStack) gatewayURL() string { return "https://" + loopback(d.ports.Gateway) }
 
-// databaseURL is the stack's database in the cluster.
-func (d *devStack) databaseURL() string {
-	return strings.TrimSuffix(d.pg.URL, "/postgres") + "/compute"
+func (d *devStack) temporalAddress() string {
+	return net.JoinHostPort(d.config.IP, strconv.Itoa(d.ports.Temporal))
 }
 
 func (d *devStack) child(name string, args ...string) localstack.Child {

@@ -126,7 +126,7 @@ func (d *devStack) writeEnv() error {
 	for _, kv := range [][2]string{
 		{"COMPUTE_URL", httpURL(d.ports.API)}, {"COMPUTE_TOKEN", d.owner}, {"COMPUTE_TENANT", seedTenant},
 		{"COMPUTE_SITE", d.seeded.site}, {"COMPUTE_POOL", d.seeded.pool}, {"COMPUTE_DEV_ISSUER", httpURL(d.ports.Issuer)},
-		{"DATABASE_URL", d.databaseURL()}, {"TEMPORAL_ADDRESS", loopback(d.ports.Temporal)}, {"TEMPORAL_NAMESPACE", d.namespace},
+		{"DATABASE_URL", d.database}, {"TEMPORAL_ADDRESS", d.temporalAddress()}, {"TEMPORAL_NAMESPACE", d.config.Namespace},
 		{"TEMPORAL_UI", d.temporal.UI}, {"BMCSIM_URL", httpURL(d.ports.Sim)}, {"GATEWAY_URL", d.gatewayURL()}, {"BOOT_URL", httpURL(d.ports.Boot)},
 	} {
 		fmt.Fprintf(&b, "export %s='%s'\n", kv[0], kv[1])
