@@ -1,0 +1,166 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+// The limits of bodies. A result can hold an inventory.
+const (
+	smallBody  = 64 << 10
+	resultBody = 4 << 20
+)
+
+// detailMax bounds the words of a progress.
+const detailMax = 1024
+
+// NodeHandler is the TLS listener's: call-in and commands.
+func (g *Gateway) NodeHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /node/v1/call-in", g.guard(g.callIn))
+	mux.HandleFunc("POST /node/v1/commands/next", g.session(g.nextCommand))
+	mux.HandleFunc("POST /node/v1/commands/{id}/progress", g.session(g.commandProgress))
+	mux.HandleFunc("POST /node/v1/commands/{id}/result", g.session(g.commandResult))
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		answerProblem(w, http.StatusNotFound, string(fleet.CodeNotFound), "", "no such route")
+	})
+	return g.logged(mux)
+}
+
+// callIn lets a machine in that shows its power-on's one-time token.
+func (g *Gateway) callIn(w http.ResponseWriter, r *http.Request) {
+	var in store.CallIn
+	if err := readJSON(w, r, smallBody, &in); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	out, err := g.store.UseBootToken(r.Context(), in)
+	if err != nil {
+		g.log.Info("call-in refused", "from", clientOf(r), "code", fleet.CodeOf(err), "reason", fleet.ReasonOf(err))
+		g.answerError(w, r, err)
+		return
+	}
+	g.log.Info("machine called in", "node", out.NodeID, "operation", out.OperationID, "from", clientOf(r))
+	answerJSON(w, out)
+}
+
+// session finds the machine of the request's bearer. A bearer that was good
+// before is let through a flood of bad ones from the same address.
+func (g *Gateway) session(next func(http.ResponseWriter, *http.Request, store.BootSession)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		client := clientOf(r)
+		if g.floods.spent(client) && !g.known.has(bearerOf(r)) {
+			refuseFlood(w)
+			return
+		}
+		m, err := g.machine(r)
+		if err != nil {
+			if fleet.CodeOf(err) == fleet.CodeUnauthenticated {
+				g.floods.failed(client)
+			}
+			g.answerError(w, r, err)
+			return
+		}
+		next(w, r, m)
+	}
+}
+
+func bearerOf(r *http.Request) string {
+	bearer, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return bearer
+}
+
+func (g *Gateway) machine(r *http.Request) (store.BootSession, error) {
+	bearer := bearerOf(r)
+	if bearer == "" {
+		return store.BootSession{}, fleet.Errorf(fleet.CodeUnauthenticated, "", "a session from call-in is needed")
+	}
+	m, err := g.store.MachineSession(r.Context(), bearer)
+	if err == nil {
+		g.known.add(bearer)
+	}
+	return m, err
+}
+
+// nextCommand hands out the machine's next command, or waits for one. While it
+// waits it holds no connection to Postgres.
+func (g *Gateway) nextCommand(w http.ResponseWriter, r *http.Request, m store.BootSession) {
+	var in struct {
+		WaitSeconds int `json:"waitSeconds"`
+	}
+	if err := readJSON(w, r, smallBody, &in); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	wait := min(time.Duration(max(in.WaitSeconds, 0))*time.Second, g.store.SeenEvery())
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	woken, remove := g.waiting.add(m.BootID)
+	defer remove()
+	for {
+		d, err := g.store.NextCommand(r.Context(), m.BootID)
+		if err != nil {
+			g.answerError(w, r, err)
+			return
+		}
+		if d != nil {
+			g.log.Info("command delivered", "command", d.ID, "type", d.Type, "node", m.NodeID, "operation", m.OperationID)
+			answerJSON(w, map[string]any{"command": d})
+			return
+		}
+		select {
+		case <-woken:
+		case <-timer.C:
+			w.WriteHeader(http.StatusNoContent)
+			return
+		case <-r.Context().Done():
+			return
+		case <-g.closing:
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		// What woke us can be the end of the boot.
+		if _, err := g.machine(r); err != nil {
+			g.answerError(w, r, err)
+			return
+		}
+	}
+}
+
+func (g *Gateway) commandProgress(w http.ResponseWriter, r *http.Request, m store.BootSession) {
+	var in struct {
+		Percent *int   `json:"percent"`
+		Detail  string `json:"detail"`
+	}
+	if err := readJSON(w, r, smallBody, &in); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	if in.Percent != nil {
+		*in.Percent = min(max(*in.Percent, 0), 100)
+	}
+	if err := g.store.CommandProgress(r.Context(), m.BootID, r.PathValue("id"), in.Percent, text(in.Detail, detailMax)); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (g *Gateway) commandResult(w http.ResponseWriter, r *http.Request, m store.BootSession) {
+	var in store.CommandOutcome
+	if err := readJSON(w, r, resultBody, &in); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	in.Error, in.Data = text(in.Error, 16<<10), storableJSON(in.Data)
+	if err := g.store.CommandResult(r.Context(), m.BootID, r.PathValue("id"), in); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	g.log.Info("command ended", "command", r.PathValue("id"), "ok", in.OK, "node", m.NodeID, "operation", m.OperationID)
+	w.WriteHeader(http.StatusNoContent)
+}
