@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/bettercompute/compute/activities"
 	"github.com/bettercompute/compute/fleet"
@@ -108,4 +110,9 @@ func (b *bench) clean(t *testing.T) {
 			t.Errorf("command %s still runs", c.Type)
 		}
 	}
+}
+
+// converterFrom reads the input of the run that continues.
+func converterFrom(e *workflow.ContinueAsNewError, into any) error {
+	return converter.GetDefaultDataConverter().FromPayloads(e.Input, into)
 }

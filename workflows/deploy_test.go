@@ -100,7 +100,10 @@ func TestDeployFailuresParkAndResume(t *testing.T) {
 		mend    func(b *bench)
 		resumes string // the step that runs first after the retry
 	}{
-		{step: "switch-off", code: "refused", set: func(b *bench) { b.faults["SetPower off"] = []error{refused}; b.faults["SetPower softOff"] = []error{refused} }},
+		{step: "switch-off", code: "refused", set: func(b *bench) {
+			b.faults["SetPower off"] = []error{refused}
+			b.faults["SetPower softOff"] = []error{refused}
+		}},
 		{step: "prepare-boot", code: "refused", set: func(b *bench) { b.faults["InsertMedia"] = []error{refused} }},
 		{step: "switch-on", code: "refused", set: func(b *bench) { b.faults["SetPower on"] = []error{refused} }, resumes: "prepare-boot"},
 		{step: "await-call-in", code: "no-call-in", set: func(b *bench) { b.deaf = true }, mend: func(b *bench) { b.deaf = false }, resumes: "prepare-boot"},
