@@ -8,15 +8,26 @@ import (
 	"github.com/bettercompute/compute/fleet"
 )
 
+// events lists the types of a node's events. Events become readable when every
+// older transaction of the cluster has ended, other tests' among them: it reads
+// until all that are written are there.
 func (r *rig) events(nodeID string) []string {
 	r.t.Helper()
-	var page fleet.EventsPage
-	r.ok("owner", "nodes/events", obj{"tenantId": "acme", "nodeId": nodeID}, &page)
-	var out []string
-	for _, e := range page.Items {
-		out = append(out, e.Type)
+	written := r.count(`SELECT count(*) FROM events WHERE node_id = $1`, nodeID)
+	for {
+		var page fleet.EventsPage
+		r.ok("owner", "nodes/events", obj{"tenantId": "acme", "nodeId": nodeID}, &page)
+		if len(page.Items) >= written {
+			out := make([]string, len(page.Items))
+			for i, e := range page.Items {
+				out[i] = e.Type
+			}
+			return out
+		}
+		if r.t.Context().Err() != nil {
+			r.t.Fatal("the events did not become readable")
+		}
 	}
-	return out
 }
 
 // Cordoning a cordoned node returns it unchanged and publishes nothing; a
