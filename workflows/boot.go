@@ -4,7 +4,6 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/bettercompute/compute/activities"
-	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/fleet"
 )
 
@@ -25,9 +24,9 @@ func bootVia(job activities.Job) (string, error) {
 		}
 	}
 	if job.Ask.BootVia != "" {
-		return "", activities.NewReason(string(bmc.KindUnsupported), "the machine or its site offers no %s", job.Ask.BootVia)
+		return "", activities.NewReason(string(activities.KindUnsupported), "the machine or its site offers no %s", job.Ask.BootVia)
 	}
-	return "", activities.NewReason(string(bmc.KindUnsupported), "the machine offers neither virtual media nor HTTP boot, and its site no PXE")
+	return "", activities.NewReason(string(activities.KindUnsupported), "the machine offers neither virtual media nor HTTP boot, and its site no PXE")
 }
 
 // prepareBoot readies the machine, off, to boot our image or an ISO. A boot
@@ -57,7 +56,7 @@ func switchOn(ctx workflow.Context, r *run) (string, error) {
 		}
 	}
 	r.mem.SwitchedOn = true
-	return r.setPower(ctx, bmc.AimOn, r.powerBound(1))
+	return r.setPower(ctx, activities.AimOn, r.powerBound(1))
 }
 
 // awaitCallIn waits until the machine that was switched on calls in.

@@ -4,7 +4,6 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/bettercompute/compute/activities"
-	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/fleet"
 )
 
@@ -26,7 +25,7 @@ func checkDeploy(_ workflow.Context, r *run) (string, error) {
 		return "", err
 	}
 	if r.job.Ask.Expect == expectSession {
-		return "", activities.NewReason(string(bmc.KindUnsupported), "expect: session needs the agent's sessions, which this release does not have")
+		return "", activities.NewReason(string(activities.KindUnsupported), "expect: session needs the agent's sessions, which this release does not have")
 	}
 	return "boots by " + via, nil
 }
@@ -85,12 +84,12 @@ func (r *run) confirmBoot(ctx workflow.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if out.Power == bmc.PowerOn && out.Consumed {
+		if out.Power == fleet.PowerOn && out.Consumed {
 			break
 		}
 		c.tick(workflow.Now(ctx), false)
 		if limit := r.job.Waits.CallIn; c.elapsed >= limit {
-			return "", activities.NewReason(string(bmc.KindTimeout), "after %s the machine is %s and its boot override is %s", limit, out.Power, pending(out.Consumed))
+			return "", activities.NewReason(string(activities.KindTimeout), "after %s the machine is %s and its boot override is %s", limit, out.Power, pending(out.Consumed))
 		}
 		r.progress.Waiting = "machine: it boots"
 		if err := workflow.Sleep(ctx, waiting{limit: r.job.Waits.CallIn}.poll(c.elapsed, 0)); err != nil {

@@ -7,7 +7,6 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/bettercompute/compute/activities"
-	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/fleet"
 )
 
@@ -104,7 +103,7 @@ func bmcAct[T any](ctx workflow.Context, activity any, a activities.Act, in any)
 }
 
 // setPower changes the power.
-func (r *run) setPower(ctx workflow.Context, aim bmc.PowerAim, bound time.Duration) (string, error) {
+func (r *run) setPower(ctx workflow.Context, aim activities.PowerAim, bound time.Duration) (string, error) {
 	a := r.here(bound)
 	out, err := bmcAct[activities.PowerOut](ctx, act.SetPower, a, activities.PowerIn{Act: a, Aim: aim})
 	return out.Detail, err

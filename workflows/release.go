@@ -8,7 +8,6 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/bettercompute/compute/activities"
-	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/fleet"
 )
 
@@ -119,8 +118,8 @@ func checkReleased(ctx workflow.Context, r *run) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if out.Power != bmc.PowerOff || !out.Consumed {
-		return "", activities.NewReason(string(bmc.KindTimeout), "the machine is %s and its boot override is %s", out.Power, pending(out.Consumed))
+	if out.Power != fleet.PowerOff || !out.Consumed {
+		return "", activities.NewReason(string(activities.KindTimeout), "the machine is %s and its boot override is %s", out.Power, pending(out.Consumed))
 	}
 	return "off, no override pending", nil
 }

@@ -4,7 +4,6 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/bettercompute/compute/activities"
-	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/fleet"
 )
 
@@ -24,7 +23,7 @@ func proveCredentials(ctx workflow.Context, r *run) (string, error) {
 // one.
 func rotate(ctx workflow.Context, r *run) (string, error) {
 	if r.job.Verb == fleet.VerbSetCredentials && r.job.Ask.Username != r.job.BMCUsername {
-		reason := activities.NewReason(string(bmc.KindUnsupported), "rotate changes the password of the account in use, which is not the one named")
+		reason := activities.NewReason(string(activities.KindUnsupported), "rotate changes the password of the account in use, which is not the one named")
 		reason.Remedy = "record the other account first with setCredentials without rotate"
 		return "", reason
 	}

@@ -106,7 +106,9 @@ func runWorker(ctx context.Context, c workerConfig) error {
 	if err != nil {
 		return err
 	}
-	openBMC := func(ctx context.Context, target bmc.Target, opts bmc.Options) (bmc.Client, error) { return open.Open(ctx, target, opts) }
+	openBMC := func(ctx context.Context, target bmc.Target, opts bmc.Options) (bmc.Client, error) {
+		return open.Open(ctx, target, opts)
+	}
 	w := worker.Worker{Store: s, Client: client, Namespace: namespace, Log: log, Process: process, BuildID: build, MakeCurrent: c.makeCurrent,
 		TaskQueue: workflows.TaskQueue, TimeScale: c.timeScale, PowerEvery: c.powerEvery, InventoryEvery: c.inventoryEvery,
 		Gate: &gate.Gate{Store: s, Holder: process, OpenBMC: openBMC, Waits: scaledWaits(c.timeScale), Log: log, Reads: c.readers,
