@@ -11,6 +11,8 @@ const (
 	AimOn      = bmc.AimOn
 	AimSoftOff = bmc.AimSoftOff
 	AimReset   = bmc.AimReset
+	AimOff     = bmc.AimOff
+	AimCycle   = bmc.AimCycle
 
 	KindTimeout     = bmc.KindTimeout
 	KindUnsupported = bmc.KindUnsupported

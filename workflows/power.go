@@ -14,7 +14,7 @@ func Power(ctx workflow.Context, in Input) (Outcome, error) { return operate(ctx
 func power(ctx workflow.Context, r *run) (string, error) {
 	aim, bound := activities.PowerAim(r.job.Ask.Action), r.powerBound(1)
 	switch aim {
-	case bmc.AimCycle, activities.AimReset:
+	case activities.AimCycle, activities.AimReset:
 		bound = r.powerBound(2)
 	case activities.AimSoftOff:
 		bound = r.job.Waits.SoftOff
