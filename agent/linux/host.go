@@ -1,0 +1,146 @@
+// Package linux is a machine that runs Linux as the agent's host. It reads the
+// hardware from the kernel's own files and says what it could not read. What it
+// cannot do yet it refuses; it never reports a success that it did not see.
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/bettercompute/compute/agent"
+	"github.com/bettercompute/compute/fleet"
+)
+
+// Host is the machine that the program runs on.
+type Host struct {
+	// Root is where the kernel's files lie; "/" but in tests.
+	Root string
+	// Reference asks for the time of a clock that is trusted; nil when there is
+	// none, and then the clock test cannot run.
+	Reference func(ctx context.Context) (time.Time, error)
+}
+
+// reader reads the kernel's files and keeps what was missing.
+type reader struct {
+	root    string
+	missing []string
+}
+
+// text reads a file of one line; "" when it cannot be read.
+func (r *reader) text(path ...string) string {
+	b, err := os.ReadFile(filepath.Join(append([]string{r.root}, path...)...))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", ""))
+}
+
+func (r *reader) miss(format string, args ...any) {
+	r.missing = append(r.missing, fmt.Sprintf(format, args...))
+}
+
+// Hardware is who the machine is.
+func (h *Host) Hardware(context.Context) (fleet.Hardware, error) {
+	r := &reader{root: h.Root}
+	hw := fleet.Hardware{UUID: r.text("sys/class/dmi/id/product_uuid"), Serial: r.serial(), Vendor: r.text("sys/class/dmi/id/sys_vendor")}
+	for _, n := range r.nics() {
+		hw.MACs = append(hw.MACs, n.MAC)
+	}
+	if hw.UUID == "" {
+		return hw, errors.New("the system UUID cannot be read (sys/class/dmi/id/product_uuid)")
+	}
+	return hw, nil
+}
+
+// Inventory reads the hardware.
+func (h *Host) Inventory(context.Context) (fleet.Inventory, error) {
+	r := &reader{root: h.Root}
+	inv := fleet.Inventory{Vendor: r.text("sys/class/dmi/id/sys_vendor"), Model: r.text("sys/class/dmi/id/product_name"), Serial: r.serial(),
+		UUID: r.text("sys/class/dmi/id/product_uuid"), BIOSVersion: r.text("sys/class/dmi/id/bios_version")}
+	if inv.UUID == "" {
+		r.miss("system UUID: sys/class/dmi/id/product_uuid cannot be read")
+	}
+	inv.CPUs = r.cpus()
+	inv.DIMMs = r.dimms()
+	inv.MemoryMiB = r.memory(inv.DIMMs)
+	inv.Disks = r.disks()
+	inv.NICs = r.nics()
+	inv.GPUs, inv.PCIDevices = r.pci()
+	inv.TPM = r.tpm()
+	inv.Firmware = r.firmware(inv.BIOSVersion)
+	r.miss("health: the kernel tells none for the machine as a whole")
+	inv.Missing = r.missing
+	return inv, nil
+}
+
+// serial is the system's serial, unless it is one of the words that makers leave
+// there.
+func (r *reader) serial() string {
+	s := r.text("sys/class/dmi/id/product_serial")
+	switch strings.ToLower(s) {
+	case "none", "not specified", "to be filled by o.e.m.", "default string", "system serial number", "0123456789", "n/a", "unknown":
+		return ""
+	}
+	return s
+}
+
+func (r *reader) tpm() *fleet.TPM {
+	if _, err := os.Stat(filepath.Join(r.root, "sys/class/tpm/tpm0")); err != nil {
+		return &fleet.TPM{}
+	}
+	t := &fleet.TPM{Present: true}
+	if v := r.text("sys/class/tpm/tpm0/tpm_version_major"); v != "" {
+		t.Version = v + ".0"
+	}
+	return t
+}
+
+func (r *reader) firmware(bios string) []fleet.Component {
+	var out []fleet.Component
+	if bios != "" {
+		out = append(out, fleet.Component{Name: "BIOS", Version: bios})
+	}
+	if bmc := r.text("sys/class/ipmi/ipmi0/device/bmc/firmware_revision"); bmc != "" {
+		out = append(out, fleet.Component{Name: "BMC", Version: bmc})
+	}
+	nvme, _ := filepath.Glob(filepath.Join(r.root, "sys/class/nvme/nvme*")) // the pattern is well-formed
+	for _, dir := range nvme {
+		name := filepath.Base(dir)
+		if v := r.text("sys/class/nvme", name, "firmware_rev"); v != "" {
+			out = append(out, fleet.Component{Name: name, Version: v})
+		}
+	}
+	return out
+}
+
+// Finish brings what was written to the disks.
+func (h *Host) Finish(context.Context) error {
+	syscall.Sync()
+	return nil
+}
+
+// WriteImage is not built into this agent.
+func (h *Host) WriteImage(context.Context, fleet.Disk, agent.WriteImage, agent.Progress) (agent.Written, error) {
+	return agent.Written{}, notBuilt("writing images")
+}
+
+// ConfigDrive is not built into this agent.
+func (h *Host) ConfigDrive(context.Context, fleet.Disk, agent.ConfigDrive) error {
+	return notBuilt("writing config drives")
+}
+
+// Erase is not built into this agent.
+func (h *Host) Erase(context.Context, string, string, agent.Progress) error {
+	return notBuilt("erasing disks")
+}
+
+// Rescue is not built into this agent.
+func (h *Host) Rescue(context.Context, []string) error { return notBuilt("the rescue system") }
+
+func notBuilt(what string) error { return fmt.Errorf("%s: %w", what, agent.ErrUnsupported) }

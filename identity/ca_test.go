@@ -1,0 +1,45 @@
+package identity_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/bettercompute/compute/identity"
+)
+
+// A CA is made once; its key file is its owner's alone; a key that is another's
+// is refused.
+func TestCreateAndLoad(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem")
+	first, err := identity.Create(cert, key, "test CA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := identity.Create(cert, key, "test CA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Fingerprint() != again.Fingerprint() {
+		t.Error("creating again made another CA")
+	}
+	info, err := os.Stat(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("key file mode %v, want 0600", info.Mode())
+	}
+	other := filepath.Join(dir, "other.pem")
+	if _, err := identity.Create(other, filepath.Join(dir, "other-key.pem"), "other"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := identity.Load(other, key); err == nil {
+		t.Error("a certificate with another's key is loaded")
+	}
+	if _, err := identity.Load(key, cert); err == nil {
+		t.Error("swapped files are loaded")
+	}
+}

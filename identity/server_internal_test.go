@@ -1,0 +1,65 @@
+package identity
+
+import (
+	"crypto/x509"
+	"errors"
+	"testing"
+	"time"
+)
+
+// The pin holds for dates and names too; only a clock that is behind is borne.
+func TestVerifyPinned(t *testing.T) {
+	t.Parallel()
+	ca, err := NewCA("test CA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := ca.NewServer("gw.example", "192.0.2.1").Certificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := []*x509.Certificate{c.Leaf, ca.Cert}
+	now := time.Now()
+	for name, v := range map[string]struct {
+		chain []*x509.Certificate
+		host  string
+		at    time.Time
+		ok    bool
+	}{
+		"by name":              {chain, "gw.example", now, true},
+		"by address":           {chain, "192.0.2.1", now, true},
+		"another name":         {chain, "evil.example", now, false},
+		"another address":      {chain, "192.0.2.2", now, false},
+		"clock days behind":    {chain, "gw.example", now.AddDate(0, 0, -9), true},
+		"clock at the epoch":   {chain, "gw.example", time.Unix(0, 0), true},
+		"certificate expired":  {chain, "gw.example", now.AddDate(0, 0, 9), false},
+		"chain without the CA": {chain[:1], "gw.example", now, false},
+		"the CA itself":        {chain[1:], "gw.example", now, false},
+	} {
+		err := verifyPinned(v.chain, ca.Fingerprint(), v.host, v.at)
+		if (err == nil) != v.ok || (err != nil && !errors.Is(err, ErrNotPinned)) {
+			t.Errorf("%s: %v, want ok = %v", name, err, v.ok)
+		}
+	}
+}
+
+// The listener's certificate is the same until it is due.
+func TestServerRenews(t *testing.T) {
+	t.Parallel()
+	ca, err := NewCA("test CA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := ca.NewServer("gw.example")
+	first, err := s.Certificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.Certificate(nil); err != nil || again != first {
+		t.Errorf("asked again: another certificate, %v", err)
+	}
+	s.renew = time.Now().Add(-time.Second)
+	if later, err := s.Certificate(nil); err != nil || later == first {
+		t.Errorf("due: the same certificate, %v", err)
+	}
+}
