@@ -66,6 +66,8 @@ type world struct {
 	// when a step starts.
 	faults map[string][]error
 	onStep func(step string, attempt int)
+	// onFail is called once the operation is recorded as failed.
+	onFail func()
 }
 
 type command struct {
@@ -232,7 +234,11 @@ func (w *world) SucceedOperation(_ context.Context, _ string, r activities.Resul
 func (w *world) SaveEvidence(context.Context, string, []bmc.Exchange) error { return nil }
 
 func (w *world) FailOperation(_ context.Context, _ string, f activities.Failure) error {
-	return w.fenced(func() { w.state, w.failure, w.parked = fleet.OpFailed, &f, f.Park })
+	err := w.fenced(func() { w.state, w.failure, w.parked = fleet.OpFailed, &f, f.Park })
+	if err == nil && w.onFail != nil {
+		w.onFail()
+	}
+	return err
 }
 
 func (w *world) AbortOperation(_ context.Context, _, cause string, left []string) error {
