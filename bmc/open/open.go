@@ -1,22 +1,22 @@
-// Package open opens a BMC with the driver that it takes.
+// Package open picks the driver for a BMC. It is the only package beside the
+// drivers themselves that knows both.
 package open
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/bmc/redfish"
 )
 
-// Open opens a BMC with the named driver; auto is Redfish.
+// Open opens a BMC with the driver that the target names. With driver auto it
+// is Redfish where a Redfish service answers.
 func Open(ctx context.Context, target bmc.Target, opts bmc.Options) (bmc.Client, error) {
-	if target.Driver == "ipmi" || target.Address.Scheme == "ipmi" {
-		return nil, &bmc.Error{Kind: bmc.KindUnsupported, Doing: "open " + target.Address.String(), Cause: "this build has no IPMI driver",
-			Remedy: "use the BMC's Redfish service"}
+	switch target.Driver {
+	case "redfish", "auto", "":
+		return redfish.Open(ctx, target, opts)
+	default:
+		return nil, fmt.Errorf("no BMC driver called %q", target.Driver)
 	}
-	c, err := redfish.Open(ctx, target, opts)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
 }
