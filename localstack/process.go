@@ -180,7 +180,8 @@ func RecordPID(file string, pid int) error {
 }
 
 // startTime is field 22 of /proc/PID/stat: a pid and its start time name one
-// process for good, a pid alone does not.
+// process for good, a pid alone does not. One that has ended and that its
+// parent has not yet asked after is gone.
 func startTime(pid int) (string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -188,14 +189,21 @@ func startTime(pid int) (string, error) {
 	}
 	rest := string(b[strings.LastIndexByte(string(b), ')')+1:])
 	fields := strings.Fields(rest)
+	if len(fields) > 0 && fields[0] == "Z" {
+		return "", fmt.Errorf("read the start time of %d: it has ended", pid)
+	}
 	if len(fields) < 20 {
 		return "", fmt.Errorf("read the start time of %d: short stat", pid)
 	}
 	return fields[19], nil
 }
 
-// EndLeftovers ends the processes a file records that still run, and empties
-// the file.
+// leftoverGrace is what a former run's processes get to end in good order.
+// Killing them loses nothing, so it is short.
+const leftoverGrace = 3 * time.Second
+
+// EndLeftovers ends the processes a file records that still run, all at once,
+// and removes the file.
 func EndLeftovers(ctx context.Context, file string) error {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -204,17 +212,28 @@ func EndLeftovers(ctx context.Context, file string) error {
 	if err != nil {
 		return fmt.Errorf("read recorded pids: %w", err)
 	}
+	left := map[int]string{} // start times
 	for line := range strings.Lines(string(b)) {
 		f := strings.Fields(line)
 		if len(f) != 2 {
-			continue
+			continue // cut off in the middle of a write
 		}
-		pid, err := strconv.Atoi(f[0])
-		if err != nil || pid <= 1 {
-			continue
+		if pid, err := strconv.Atoi(f[0]); err == nil && pid > 1 {
+			left[pid] = f[1]
 		}
-		if err := endProcess(ctx, pid, f[1]); err != nil {
-			return err
+	}
+	signalLeft(left, syscall.SIGTERM)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	kill := time.After(leftoverGrace)
+	for len(left) > 0 {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("end %d processes of a former run: %w", len(left), ctx.Err())
+		case <-kill:
+			signalLeft(left, syscall.SIGKILL)
+		case <-tick.C:
+			signalLeft(left, 0)
 		}
 	}
 	if err := os.Remove(file); err != nil {
@@ -223,24 +242,14 @@ func EndLeftovers(ctx context.Context, file string) error {
 	return nil
 }
 
-func endProcess(ctx context.Context, pid int, start string) error {
-	alive := func() bool {
-		now, err := startTime(pid)
-		return err == nil && now == start
+// signalLeft signals those that still are the recorded processes and forgets
+// the others; signal 0 only looks.
+func signalLeft(left map[int]string, sig syscall.Signal) {
+	for pid, start := range left {
+		if now, err := startTime(pid); err != nil || now != start {
+			delete(left, pid)
+			continue
+		}
+		_ = syscall.Kill(pid, sig) // gone in between is what we want
 	}
-	for i := 0; alive(); i++ {
-		sig := syscall.SIGTERM
-		if i > 50 {
-			sig = syscall.SIGKILL
-		}
-		if i == 0 || i == 51 {
-			_ = syscall.Kill(pid, sig) // gone in between is what we want
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("end process %d of a former run: %w", pid, ctx.Err())
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-	return nil
 }
