@@ -3,7 +3,11 @@ package api
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -24,7 +28,7 @@ func ParseIssuers(text string) ([]Issuer, error) {
 	for _, entry := range strings.Fields(text) {
 		alias, rest, ok1 := strings.Cut(entry, "=")
 		url, audience, ok2 := strings.Cut(rest, ",")
-		if !ok1 || !ok2 || alias == "" || alias == servicePrefix || url == "" || audience == "" {
+		if !ok1 || !ok2 || alias == "" || alias == servicePrefix || !fleet.MatchPattern("identity", alias+":x") || url == "" || audience == "" {
 			return nil, fmt.Errorf("issuer %q is not alias=url,audience", entry)
 		}
 		out = append(out, Issuer{Alias: alias, URL: url, Audience: audience})
@@ -35,74 +39,133 @@ func ParseIssuers(text string) ([]Issuer, error) {
 // servicePrefix is the alias of service tokens.
 const servicePrefix = "svc"
 
-// authenticator verifies bearer tokens. Discovery is made at an issuer's first
-// token and again after a failure, so that an issuer that is away at the start
-// keeps nothing from starting; keys are cached and their rotation followed by
-// the library.
-type authenticator struct {
-	issuers []Issuer
-	store   *store.Store
+// discoveryTimeout bounds one request to an issuer, and discoveryPause how soon
+// one that did not answer is asked again.
+const (
+	discoveryTimeout = 5 * time.Second
+	discoveryPause   = 5 * time.Second
+)
 
-	mu        sync.Mutex
-	verifiers map[string]*oidc.IDTokenVerifier
+// authenticator verifies bearer tokens.
+type authenticator struct {
+	issuers []*trusted
+	store   *store.Store
 }
 
-var unauthenticated = func(detail string) error { return fleet.Errorf(fleet.CodeUnauthenticated, "", "%s", detail) }
+func newAuthenticator(issuers []Issuer, s *store.Store) *authenticator {
+	a := &authenticator{store: s}
+	for _, i := range issuers {
+		a.issuers = append(a.issuers, &trusted{Issuer: i})
+	}
+	return a
+}
+
+func unauthenticated(detail string, cause error) error {
+	return &fleet.Error{Code: fleet.CodeUnauthenticated, Detail: detail, Err: cause}
+}
 
 // caller returns who a bearer token is of.
 func (a *authenticator) caller(ctx context.Context, header string) (Caller, error) {
-	token, ok := strings.CutPrefix(header, "Bearer ")
-	if !ok || token == "" {
-		return Caller{}, unauthenticated("send a bearer token: Authorization: Bearer TOKEN")
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return Caller{}, unauthenticated("send a bearer token: Authorization: Bearer TOKEN", nil)
 	}
 	if strings.HasPrefix(token, store.ServiceTokenPrefix) {
 		sum := sha256.Sum256([]byte(token))
 		id, end, err := store.ServiceTokenByHash(ctx, a.store.Pool(), sum[:])
 		if fleet.CodeOf(err) == fleet.CodeNotFound {
-			return Caller{}, unauthenticated("the service token is not known, has expired or was revoked")
+			return Caller{}, unauthenticated("the service token is not known, has expired or was revoked", nil)
 		}
 		return Caller{Identity: servicePrefix + ":" + id, SessionEnd: end}, err
 	}
-	var last error
+	last := errors.New("no configured issuer has the token's iss")
+	iss := issuerOf(token)
 	for _, i := range a.issuers {
-		verifier, err := a.verifier(ctx, i)
-		if err != nil {
-			last = err
+		if i.URL != iss {
 			continue
 		}
-		id, err := verifier.Verify(ctx, token)
-		if err != nil {
-			last = err
-			continue
+		c, err := i.caller(ctx, token)
+		if err == nil || fleet.CodeOf(err) == fleet.CodeUnavailable {
+			return c, err
 		}
-		var claims struct {
-			AMR []string `json:"amr"`
-		}
-		if err := id.Claims(&claims); err != nil {
-			return Caller{}, unauthenticated("the token's claims are not readable")
-		}
-		return Caller{Identity: i.Alias + ":" + id.Subject, MFA: slices.Contains(claims.AMR, "mfa"), SessionEnd: id.Expiry}, nil
+		last = err
 	}
-	return Caller{}, &fleet.Error{Code: fleet.CodeUnauthenticated, Detail: "the token is not one of a configured issuer, or has expired; log in again", Err: last}
+	return Caller{}, unauthenticated("the token is not one of a configured issuer, or has expired; log in again", last)
 }
 
-func (a *authenticator) verifier(ctx context.Context, i Issuer) (*oidc.IDTokenVerifier, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if v := a.verifiers[i.Alias]; v != nil {
-		return v, nil
+// issuerOf reads a token's iss without believing it: it only chooses whose keys
+// the token is verified with.
+func issuerOf(token string) string {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	// The provider keeps its context for later key fetches: it must not be this
-	// request's.
-	p, err := oidc.NewProvider(context.WithoutCancel(ctx), i.URL)
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return nil, fmt.Errorf("discover issuer %s: %w", i.Alias, err)
+		return ""
 	}
-	if a.verifiers == nil {
-		a.verifiers = map[string]*oidc.IDTokenVerifier{}
+	var claims struct {
+		Issuer string `json:"iss"`
 	}
-	a.verifiers[i.Alias] = p.Verifier(&oidc.Config{ClientID: i.Audience, SupportedSigningAlgs: []string{oidc.RS256, oidc.ES256, oidc.PS256, oidc.EdDSA}})
-	return a.verifiers[i.Alias], nil
+	if json.Unmarshal(payload, &claims) != nil {
+		return ""
+	}
+	return claims.Issuer
+}
+
+// trusted is an issuer and, once it was discovered, what verifies its tokens.
+// Discovery is made at its first token and again after a failure, so that an
+// issuer that is away at the start keeps nothing from starting; keys are cached
+// and their rotation followed by the library.
+type trusted struct {
+	Issuer
+
+	mu       sync.Mutex
+	verifier *oidc.IDTokenVerifier
+	failed   error
+	failedAt time.Time
+}
+
+func (i *trusted) caller(ctx context.Context, token string) (Caller, error) {
+	verifier, err := i.discovered(ctx)
+	if err != nil {
+		return Caller{}, &fleet.Error{Code: fleet.CodeUnavailable, Reason: "issuer", Detail: "the token's issuer does not answer, so the token cannot be verified; try again",
+			RetryAfter: discoveryPause, Err: err}
+	}
+	id, err := verifier.Verify(ctx, token)
+	if err != nil {
+		return Caller{}, fmt.Errorf("verify a token of issuer %s: %w", i.Alias, err)
+	}
+	var claims struct {
+		AMR []string `json:"amr"`
+	}
+	if err := id.Claims(&claims); err != nil {
+		return Caller{}, fmt.Errorf("read the claims of a token of issuer %s: %w", i.Alias, err)
+	}
+	identity := i.Alias + ":" + id.Subject
+	if !fleet.MatchPattern("identity", identity) {
+		return Caller{}, fmt.Errorf("issuer %s: the token's sub cannot be an identity", i.Alias)
+	}
+	return Caller{Identity: identity, MFA: slices.Contains(claims.AMR, "mfa"), SessionEnd: id.Expiry}, nil
+}
+
+func (i *trusted) discovered(ctx context.Context) (*oidc.IDTokenVerifier, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.verifier != nil {
+		return i.verifier, nil
+	}
+	if i.failed != nil && time.Since(i.failedAt) < discoveryPause {
+		return nil, i.failed
+	}
+	// The provider keeps its context for later key fetches: it must not be this
+	// request's. The client's own timeout bounds each.
+	ctx = oidc.ClientContext(context.WithoutCancel(ctx), &http.Client{Timeout: discoveryTimeout})
+	p, err := oidc.NewProvider(ctx, i.URL)
+	if err != nil {
+		i.failed, i.failedAt = fmt.Errorf("discover issuer %s: %w", i.Alias, err), time.Now()
+		return nil, i.failed
+	}
+	i.verifier = p.Verifier(&oidc.Config{ClientID: i.Audience, SupportedSigningAlgs: []string{oidc.RS256, oidc.ES256, oidc.PS256, oidc.EdDSA}})
+	return i.verifier, nil
 }

@@ -84,6 +84,15 @@ func amount(n string, kind reflect.Kind) string {
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }
 
+// faultAt is where in a text its syntax is wrong.
+func faultAt(err error) jsontext.Pointer {
+	var syntax *jsontext.SyntacticError
+	if errors.As(err, &syntax) {
+		return syntax.JSONPointer
+	}
+	return ""
+}
+
 // plain says a syntax error without the library's prefix.
 func plain(err error) string {
 	var syntax *jsontext.SyntacticError

@@ -2,8 +2,7 @@ package api
 
 import (
 	"bytes"
-	"math"
-	"math/big"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -26,8 +25,8 @@ func decode[In any](body []byte) (In, []fleet.FieldError) {
 	var in In
 	d := &decoder{}
 	v := jsontext.Value(body)
-	if err := wellFormed(body); err != "" {
-		return in, []fleet.FieldError{{Field: "", Constraint: err}}
+	if wrong := wellFormed(body); wrong != nil {
+		return in, []fleet.FieldError{*wrong}
 	}
 	if v.Kind() != '{' {
 		return in, []fleet.FieldError{{Field: "", Constraint: "a JSON object"}}
@@ -36,24 +35,37 @@ func decode[In any](body []byte) (In, []fleet.FieldError) {
 	return in, d.errs
 }
 
-// wellFormed says what is wrong with a text as one strict JSON value, "" for
-// nothing.
-func wellFormed(body []byte) string {
+// wellFormed says what is wrong with a text as one strict JSON value, nil for
+// nothing. A fault within a member names it.
+func wellFormed(body []byte) *fleet.FieldError {
 	dec := jsontext.NewDecoder(bytes.NewReader(body))
 	for depth := true; depth; {
 		tok, err := dec.ReadToken()
 		if err != nil {
-			return "one JSON object with each member once, in valid UTF-8: " + plain(err)
+			return &fleet.FieldError{Field: fieldAt(faultAt(err)), Constraint: "one JSON object with each member once, in valid UTF-8: " + plain(err)}
 		}
 		if tok.Kind() == '"' && strings.ContainsRune(tok.String(), 0) {
-			return "no U+0000 anywhere: at " + string(dec.StackPointer())
+			return &fleet.FieldError{Field: fieldAt(dec.StackPointer()), Constraint: "no U+0000 anywhere"}
 		}
 		depth = dec.StackDepth() > 0
 	}
 	if _, err := dec.ReadToken(); err == nil || !isEOF(err) {
-		return "one JSON object and nothing after it"
+		return &fleet.FieldError{Constraint: "one JSON object and nothing after it"}
 	}
-	return ""
+	return nil
+}
+
+// fieldAt writes a JSON pointer as fields are named.
+func fieldAt(p jsontext.Pointer) string {
+	path := ""
+	for name := range p.Tokens() {
+		if _, err := strconv.Atoi(name); err == nil {
+			path += "[" + name + "]"
+		} else {
+			path = join(path, strings.ReplaceAll(name, "\x00", `\u0000`))
+		}
+	}
+	return path
 }
 
 func (d *decoder) fail(field, constraint string) {
@@ -119,12 +131,7 @@ func (d *decoder) object(into reflect.Value, raw jsontext.Value, path string) {
 			d.check(target, rules, at)
 		}
 	}
-	unknown := make([]string, 0, len(given))
-	for name := range given {
-		unknown = append(unknown, name)
-	}
-	slices.Sort(unknown)
-	for _, name := range unknown {
+	for _, name := range slices.Sorted(maps.Keys(given)) {
 		d.fail(join(path, name), "no such member")
 	}
 }
@@ -195,30 +202,6 @@ func (d *decoder) time(into reflect.Value, raw jsontext.Value, path string) {
 	d.fail(path, "a time as RFC 3339 writes it")
 }
 
-// integer reads a whole number, which may be written 5.0 or 5e0. One beyond 64
-// bits is cut to the nearest, which every range refuses.
-func integer(raw jsontext.Value) (int64, bool) {
-	if raw.Kind() != '0' {
-		return 0, false
-	}
-	text := strings.TrimSpace(string(raw))
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return n, true
-	}
-	f, _, err := big.ParseFloat(text, 10, 256, big.ToNearestEven)
-	if err != nil || !f.IsInt() {
-		return 0, false
-	}
-	n, accuracy := f.Int64()
-	if accuracy != big.Exact {
-		if f.Sign() > 0 {
-			return math.MaxInt64, true
-		}
-		return math.MinInt64, true
-	}
-	return n, true
-}
-
 func (d *decoder) list(into reflect.Value, raw jsontext.Value, path string) {
 	var items []jsontext.Value
 	if raw.Kind() != '[' || json.Unmarshal(raw, &items) != nil {
@@ -239,9 +222,9 @@ func (d *decoder) mapping(into reflect.Value, raw jsontext.Value, path string) {
 		return
 	}
 	m := reflect.MakeMap(into.Type())
-	for name, item := range items {
+	for _, name := range slices.Sorted(maps.Keys(items)) {
 		v := reflect.New(into.Type().Elem()).Elem()
-		d.value(v, item, join(path, name))
+		d.value(v, items[name], path+"["+name+"]")
 		m.SetMapIndex(reflect.ValueOf(name), v)
 	}
 	into.Set(m)

@@ -44,7 +44,10 @@ func (c *Call) Store() *store.Store { return c.srv.store }
 type handler struct {
 	method fleet.Method
 	decode func(body []byte) (any, []fleet.FieldError)
-	run    func(ctx context.Context, c *Call, in any) (any, error)
+	// check makes the checks of the input that a tag cannot say and that need
+	// nothing but the input.
+	check func(in any) error
+	run   func(ctx context.Context, c *Call, in any) (any, error)
 }
 
 // Registry collects the handlers of all methods.
@@ -55,8 +58,9 @@ func NewRegistry() *Registry { return &Registry{handlers: map[string]handler{}} 
 
 // Handle registers the handler of a method. It panics when the method has no
 // row, has a handler already, or has other input or output types: all are
-// programming errors that the first start shows.
-func Handle[In, Out any](r *Registry, group, name string, fn func(ctx context.Context, c *Call, in In) (Out, error)) {
+// programming errors that the first start shows. The checks are of the input
+// alone; they are made with its decoding, before anything is looked up.
+func Handle[In, Out any](r *Registry, group, name string, fn func(ctx context.Context, c *Call, in In) (Out, error), checks ...func(In) error) {
 	m, ok := fleet.FindMethod(group, name)
 	if !ok {
 		panic(fmt.Sprintf("api: %s/%s has no row in the method table", group, name))
@@ -72,7 +76,15 @@ func Handle[In, Out any](r *Registry, group, name string, fn func(ctx context.Co
 	}
 	r.handlers[m.FullName()] = handler{method: m,
 		decode: func(body []byte) (any, []fleet.FieldError) { return decode[In](body) },
-		run:    func(ctx context.Context, c *Call, in any) (any, error) { return fn(ctx, c, in.(In)) }}
+		check: func(in any) error {
+			for _, check := range checks {
+				if err := check(in.(In)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		run: func(ctx context.Context, c *Call, in any) (any, error) { return fn(ctx, c, in.(In)) }}
 }
 
 // missing lists the methods of the table that have no handler.

@@ -46,7 +46,7 @@ func (l *limiter) bucket(key string) *bucket {
 	}
 	b := l.of[key]
 	if b == nil {
-		b = &bucket{limit: rate.NewLimiter(rate.Limit(l.perSecond), int(2*l.perSecond))}
+		b = &bucket{limit: rate.NewLimiter(rate.Limit(l.perSecond), max(1, int(2*l.perSecond)))}
 		l.of[key] = b
 	}
 	b.seen = now

@@ -67,8 +67,10 @@ func Mutate[Out any](ctx context.Context, c *Call, m Mutation[Out]) (Out, error)
 			return err
 		}
 		if dry {
-			out, err = m.DryRun(ctx, tx)
-			return errors.Join(err, errRollback)
+			if out, err = m.DryRun(ctx, tx); err == nil {
+				err = errRollback
+			}
+			return err
 		}
 		if out, err = m.Change(ctx, tx); err != nil {
 			return err
@@ -77,10 +79,6 @@ func Mutate[Out any](ctx context.Context, c *Call, m Mutation[Out]) (Out, error)
 	})
 	switch {
 	case errors.Is(err, errRollback):
-		var refused *fleet.Error
-		if errors.As(err, &refused) {
-			return out, c.refuse(ctx, m.NodeID, true, refused)
-		}
 		return out, c.Store().AuditDenied(ctx, c.audit(m.NodeID, "OK", "", true))
 	case err != nil:
 		return out, c.refuse(ctx, m.NodeID, dry, err)
@@ -109,7 +107,12 @@ func (m Mutation[Out]) judge(ctx context.Context, c *Call, tx pgx.Tx) error {
 		}
 	}
 	if m.Lock != nil {
-		// What was read before the lock may have changed while it was waited for.
+		// What was read before the lock may have changed while it was waited for,
+		// the caller's roles too.
+		var err error
+		if c.Roles, err = store.LoadRoles(ctx, tx, c.Identity); err != nil {
+			return err
+		}
 		if err := m.decide(ctx, c, tx); err != nil {
 			return err
 		}

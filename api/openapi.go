@@ -27,9 +27,10 @@ func OpenAPI() ([]byte, error) {
 		out := s.output(reflect.TypeOf(m.Out))
 		responses := object{"200": object{"description": "Done.", "content": content(out)}}
 		for _, code := range slices.Concat(commonErrors, m.Errors) {
-			responses[strconv.Itoa(statuses[code])] = object{"description": string(code), "content": object{
-				"application/problem+json": object{"schema": object{"$ref": "#/components/schemas/Problem"}}}}
+			responses[strconv.Itoa(statuses[code])] = refusal(string(code))
 		}
+		responses["413"] = refusal("INVALID_INPUT: larger than 1 MiB")
+		responses["415"] = refusal("INVALID_INPUT: not application/json")
 		op := object{"operationId": m.Group + "_" + m.Name, "tags": []string{m.Group}, "summary": strings.TrimSuffix(m.Summary, "."),
 			"requestBody": object{"required": true, "content": content(in)}, "responses": responses,
 			"x-permission": string(m.Permission), "x-resource": string(m.Resource), "x-kind": string(m.Kind)}
@@ -47,6 +48,7 @@ func OpenAPI() ([]byte, error) {
 		return nil, fmt.Errorf("rules that the OpenAPI document cannot say: %s", strings.Join(s.errs, "; "))
 	}
 	s.defs["Problem"] = problemSchema
+	paths["/api/compute/events/stream"] = object{"get": s.streamOperation()}
 	doc := object{"openapi": "3.1.0",
 		"info":       object{"title": "Better Compute", "version": "v1", "description": "The control plane of bare-metal GPU fleets."},
 		"paths":      paths,
@@ -66,6 +68,11 @@ var problemSchema = object{"type": "object", "description": "RFC 9457. Further m
 		"requestId": object{"type": "string"}, "fields": object{"type": "array", "items": object{"type": "object",
 			"properties": object{"field": object{"type": "string"}, "constraint": object{"type": "string"}}}}}}
 
+func refusal(description string) object {
+	return object{"description": description, "content": object{
+		"application/problem+json": object{"schema": object{"$ref": "#/components/schemas/Problem"}}}}
+}
+
 func content(schema object) object { return object{"application/json": object{"schema": schema}} }
 
 // schemas collects the schemas of types by name.
@@ -81,11 +88,12 @@ func (s *schemas) input(t reflect.Type) object { return s.structure(t, true) }
 func (s *schemas) output(t reflect.Type) object { return s.structure(t, false) }
 
 func (s *schemas) structure(t reflect.Type, strict bool) object {
-	ref := object{"$ref": "#/components/schemas/" + t.Name()}
-	if _, done := s.defs[t.Name()]; done {
+	name := schemaName(t, strict)
+	ref := object{"$ref": "#/components/schemas/" + name}
+	if _, done := s.defs[name]; done {
 		return ref
 	}
-	s.defs[t.Name()] = object{} // a type may hold itself
+	s.defs[name] = object{} // a type may hold itself
 	properties, needed := object{}, []string{}
 	for _, m := range members(t) {
 		tag := m.field.Tag.Get("validate")
@@ -114,8 +122,17 @@ func (s *schemas) structure(t reflect.Type, strict bool) object {
 	if len(needed) > 0 {
 		def["required"] = needed
 	}
-	s.defs[t.Name()] = def
+	s.defs[name] = def
 	return ref
+}
+
+// schemaName tells a type as input, where its rules hold and nothing may be
+// added, from the same type as output.
+func schemaName(t reflect.Type, strict bool) string {
+	if strict && !strings.HasSuffix(t.Name(), "In") {
+		return t.Name() + "In"
+	}
+	return t.Name()
 }
 
 func (s *schemas) typed(t reflect.Type, strict bool) object {
@@ -150,10 +167,13 @@ func typedDefault(t reflect.Type, text string) any {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if t.Kind() == reflect.Int || t.Kind() == reflect.Int64 {
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64:
 		if n, err := strconv.Atoi(text); err == nil {
 			return n
 		}
+	case reflect.Bool:
+		return text == "true"
 	}
 	return text
 }
@@ -222,4 +242,27 @@ func bound(rule string, kind reflect.Kind) string {
 		return rule + "imum"
 	}
 	return rule + suffix
+}
+
+// streamOperation describes the stream of events, which is no method.
+func (s *schemas) streamOperation() object {
+	parameter := func(name, in, pattern, doc string, required bool) object {
+		return object{"name": name, "in": in, "required": required, "description": doc,
+			"schema": object{"type": "string", "pattern": fleet.Patterns[pattern]}}
+	}
+	responses := object{"200": object{"description": "Server-sent events: id is the event's cursor, data the event; an event gap says that some before it are no longer kept.",
+		"content": object{"text/event-stream": object{"schema": s.output(reflect.TypeFor[fleet.Event]())}}}}
+	for _, code := range commonErrors {
+		responses[strconv.Itoa(statuses[code])] = refusal(string(code))
+	}
+	return object{"operationId": "events_stream", "tags": []string{"events"}, "summary": "Follow a tenant's events as they happen",
+		"description": "Begins after Last-Event-ID or cursor, else with what happens from now on.",
+		"parameters": []any{
+			parameter("tenantId", "query", "tenantId", "The tenant.", true),
+			parameter("nodeId", "query", "nodeId", "Only events of this node.", false),
+			parameter("type", "query", "eventType", "Only events whose type starts with this.", false),
+			parameter("cursor", "query", "eventCursor", "Cursor of the last event seen.", false),
+			parameter("Last-Event-ID", "header", "eventCursor", "The same, as clients send it by themselves; it wins.", false),
+		},
+		"responses": responses, "x-permission": string(streamMethod.Permission), "x-resource": string(streamMethod.Resource)}
 }

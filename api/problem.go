@@ -1,16 +1,19 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"math"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
 )
 
 // statuses is the HTTP status of each code.
@@ -32,11 +35,17 @@ var titles = map[fleet.Code]string{
 // internal is logged under the request's id and does not leave.
 func writeProblem(g *gin.Context, log *slog.Logger, err error) {
 	var e *fleet.Error
-	if !errors.As(err, &e) {
+	switch {
+	case errors.As(err, &e):
+	case store.Away(err), errors.Is(err, context.DeadlineExceeded):
+		e = fleet.Errorf(fleet.CodeUnavailable, "database", "the database does not answer; nothing was changed unless a repeat with the same Idempotency-Key says so; try again")
+		e.RetryAfter = time.Second
+	default:
 		e = fleet.Errorf(fleet.CodeInternal, "", "the call failed for a reason of ours; its request id finds it in the log")
 		e.Err = err
 	}
 	requestID := g.GetString(requestIDKey)
+	g.Set(codeKey, string(e.Code))
 	if e.Code == fleet.CodeInternal || e.Code == fleet.CodeUnavailable {
 		log.ErrorContext(g.Request.Context(), "call failed", "request", requestID, "path", g.Request.URL.Path, "error", err)
 	}

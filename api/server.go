@@ -25,7 +25,15 @@ import (
 // maxBody bounds a request's body.
 const maxBody = 1 << 20
 
-const requestIDKey = "requestId"
+// mutationTimeout ends a mutation whose transaction cannot begin or go on; it
+// is rolled back then.
+const mutationTimeout = 30 * time.Second
+
+// What a request's context keeps for its line in the log.
+const (
+	requestIDKey = "requestId"
+	codeKey      = "code"
+)
 
 // Options are what a Server needs.
 type Options struct {
@@ -58,7 +66,7 @@ type Server struct {
 // New makes the API's server. It fails when a method of the table has no
 // handler, or a rule of an input cannot be said in the OpenAPI document.
 func New(o Options) (*Server, error) {
-	s := &Server{store: o.Store, authz: o.Authz, authn: &authenticator{issuers: o.Issuers, store: o.Store}, log: o.Log,
+	s := &Server{store: o.Store, authz: o.Authz, authn: newAuthenticator(o.Issuers, o.Store), log: o.Log,
 		registry: NewRegistry(), requestKey: o.RequestKey, metrics: newMetrics(o.Store)}
 	if o.CallsPerSecond == 0 {
 		o.CallsPerSecond = 200
@@ -86,6 +94,7 @@ func (s *Server) routes() {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
+	e.RedirectTrailingSlash = false
 	e.Use(s.observe, gin.CustomRecoveryWithWriter(io.Discard, func(g *gin.Context, v any) {
 		writeProblem(g, s.log, fmt.Errorf("panic: %v", v))
 	}))
@@ -119,7 +128,7 @@ func (s *Server) observe(g *gin.Context) {
 	took := time.Since(began)
 	s.metrics.observe(g.FullPath(), g.Writer.Status(), took)
 	s.log.InfoContext(g.Request.Context(), "request", "request", id, "method", g.Request.Method, "path", g.FullPath(),
-		"status", g.Writer.Status(), "identity", g.GetString("identity"), "ms", took.Milliseconds())
+		"status", g.Writer.Status(), "code", g.GetString(codeKey), "identity", g.GetString("identity"), "ms", took.Milliseconds())
 }
 
 // serve is the path of every method, in the order of checks: size and content
@@ -151,24 +160,30 @@ func (s *Server) call(g *gin.Context, h handler) (any, error) {
 	}
 	g.Set("identity", caller.Identity)
 	in, wrong := h.decode(body)
-	key := g.GetHeader("Idempotency-Key")
-	if key != "" && !validKey(key) {
-		wrong = append(wrong, fleet.FieldError{Field: "Idempotency-Key", Constraint: "1 to 255 printable ASCII characters"})
+	keys := g.Request.Header.Values("Idempotency-Key")
+	mutates := h.method.Kind == fleet.KindMutation
+	if mutates && !validKeys(keys) {
+		wrong = append(wrong, fleet.FieldError{Field: "Idempotency-Key", Constraint: "one of 1 to 255 printable ASCII characters"})
 	}
 	if len(wrong) > 0 {
 		return nil, invalidInput(wrong)
 	}
+	if err := h.check(in); err != nil {
+		return nil, err
+	}
 	c := &Call{Caller: caller, TenantID: tenantOf(in), RequestID: g.GetString(requestIDKey), Method: h.method, srv: s}
-	if h.method.Kind == fleet.KindMutation && key != "" {
-		c.Key, c.Body = key, canonical(body)
+	if mutates && len(keys) == 1 {
+		c.Key, c.Body = keys[0], canonical(body)
 	}
 	if err := s.admit(ctx, c); err != nil {
 		return nil, err
 	}
-	// A client that goes away cancels no work: what is begun is finished.
-	if h.method.Kind == fleet.KindMutation {
-		ctx = context.WithoutCancel(ctx)
+	if !mutates {
+		return h.run(ctx, c, in)
 	}
+	// A client that goes away cancels no work: what is begun is finished.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mutationTimeout)
+	defer cancel()
 	return h.run(ctx, c, in)
 }
 
@@ -195,12 +210,6 @@ func (s *Server) admit(ctx context.Context, c *Call) error {
 }
 
 func readBody(g *gin.Context) ([]byte, error) {
-	kind, _, err := mime.ParseMediaType(g.GetHeader("Content-Type"))
-	if err != nil || kind != "application/json" {
-		e := fleet.Errorf(fleet.CodeInvalidInput, "not-json", "send a JSON object with Content-Type: application/json")
-		e.Status = http.StatusUnsupportedMediaType
-		return nil, e
-	}
 	body, err := io.ReadAll(http.MaxBytesReader(g.Writer, g.Request.Body, maxBody))
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
@@ -211,23 +220,42 @@ func readBody(g *gin.Context) ([]byte, error) {
 	if err != nil {
 		return nil, fleet.Errorf(fleet.CodeInvalidInput, "cut", "the body ended early")
 	}
+	kind, _, err := mime.ParseMediaType(g.GetHeader("Content-Type"))
+	if err != nil || kind != "application/json" {
+		e := fleet.Errorf(fleet.CodeInvalidInput, "not-json", "send a JSON object with Content-Type: application/json")
+		e.Status = http.StatusUnsupportedMediaType
+		return nil, e
+	}
 	return body, nil
 }
 
+// namedInDetail bounds how many fields a refusal's text names; fields lists all.
+const namedInDetail = 10
+
 func invalidInput(fields []fleet.FieldError) error {
-	names := make([]string, len(fields))
+	names := make([]string, 0, namedInDetail+1)
 	for i, f := range fields {
-		if names[i] = f.Field; f.Field == "" {
-			names[i] = "the body"
+		if i == namedInDetail {
+			names = append(names, fmt.Sprintf("and %d more", len(fields)-i))
+			break
 		}
+		if f.Field == "" {
+			f.Field = "the body"
+		}
+		names = append(names, f.Field)
 	}
 	e := fleet.Errorf(fleet.CodeInvalidInput, "", "wrong: %s; fields says what each must be", strings.Join(names, ", "))
 	e.Fields = fields
 	return e
 }
 
-func validKey(key string) bool {
-	if len(key) > 255 {
+// validKeys says whether there is no Idempotency-Key, or one that can be used.
+func validKeys(keys []string) bool {
+	if len(keys) == 0 {
+		return true
+	}
+	key := keys[0]
+	if len(keys) > 1 || key == "" || len(key) > 255 {
 		return false
 	}
 	for i := range len(key) {

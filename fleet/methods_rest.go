@@ -1,13 +1,19 @@
 package fleet
 
-// TimeoutsSpec are waiting times in seconds that a site sets; absent ones are
-// the defaults of Waits.
+// WaitsSpec are waiting times in seconds; absent ones are the defaults of
+// Waits.
+type WaitsSpec struct {
+	PowerChange *int `json:"powerChange,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds for a power change to be seen."`
+	CallIn      *int `json:"callIn,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds for POST and the machine's call-in."`
+	Image       *int `json:"image,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds for writing an image."`
+	BMCAway     *int `json:"bmcAway,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds a BMC may be away during an operation."`
+}
+
+// TimeoutsSpec are waiting times that a site sets, for all machines and by
+// hardware model.
 type TimeoutsSpec struct {
-	PowerChange *int                    `json:"powerChange,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds for a power change to be seen."`
-	CallIn      *int                    `json:"callIn,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds for POST and the machine's call-in."`
-	Image       *int                    `json:"image,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds for writing an image."`
-	BMCAway     *int                    `json:"bmcAway,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds a BMC may be away during an operation."`
-	Models      map[string]TimeoutsSpec `json:"models,omitempty" validate:"omitempty,max=64" doc:"The same by hardware model."`
+	WaitsSpec
+	Models map[string]WaitsSpec `json:"models,omitempty" validate:"omitempty,max=64" doc:"The same by hardware model."`
 }
 
 // BootSpec is what a site offers for booting.

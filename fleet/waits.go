@@ -33,7 +33,7 @@ func WaitsFor(site SiteSpec, model string, scale float64) Waits {
 		w.Graceful = time.Duration(*site.GracefulSeconds) * time.Second
 	}
 	if t := site.Timeouts; t != nil {
-		w.apply(*t)
+		w.apply(t.WaitsSpec)
 		if m, ok := t.Models[model]; ok {
 			w.apply(m)
 		}
@@ -46,7 +46,7 @@ func WaitsFor(site SiteSpec, model string, scale float64) Waits {
 	return w
 }
 
-func (w *Waits) apply(t TimeoutsSpec) {
+func (w *Waits) apply(t WaitsSpec) {
 	set := func(d *time.Duration, seconds *int) {
 		if seconds != nil {
 			*d = time.Duration(*seconds) * time.Second

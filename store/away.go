@@ -1,0 +1,26 @@
+package store
+
+import (
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Away says whether an error means that Postgres did not answer: not reached,
+// starting or shutting down, without a free connection, or gone in the middle.
+func Away(err error) bool {
+	var connect *pgconn.ConnectError
+	var pg *pgconn.PgError
+	switch {
+	case err == nil:
+		return false
+	case errors.As(err, &pg):
+		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P0") || pg.Code == "53300"
+	case errors.As(err, &connect):
+		return true
+	default:
+		return pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF)
+	}
+}
