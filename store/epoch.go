@@ -44,6 +44,16 @@ UPDATE cluster_epoch e SET
 FROM (` + clusterSQL + `) c
 WHERE e.system_identifier <> c.system_identifier OR e.timeline <> c.timeline`
 
+// The reasons of a pending recovery.
+const (
+	// RecoveryFailover is another timeline of the same cluster.
+	RecoveryFailover = "failover"
+	// RecoveryRestore is another cluster.
+	RecoveryRestore = "restore"
+	// RecoveryUnknown is a workflow in Temporal that Postgres does not know.
+	RecoveryUnknown = "unknown-workflow"
+)
+
 // Epoch is the cluster's epoch and whether a person or the sweep has to say
 // which of Postgres and Temporal is right.
 type Epoch struct {
@@ -96,14 +106,4 @@ func RefuseWhileRecovering(ctx context.Context, q Reader) error {
 	}
 	return fleet.Errorf(fleet.CodeUnavailable, "recovery-pending",
 		"the database was restored or failed over (%s) and may disagree with Temporal; an operator has to run compute recover first", e.Reason)
-}
-
-// SetRecovery sets or clears the pending recovery.
-func (s *Store) SetRecovery(ctx context.Context, pending bool, reason string) error {
-	_, err := s.pool.Exec(ctx, `UPDATE cluster_epoch SET recovery_pending = $1, recovery_reason = NULLIF($2, ''), changed_at = now()
-		WHERE recovery_pending <> $1`, pending, reason)
-	if err != nil {
-		return fmt.Errorf("record the state of recovery: %w", err)
-	}
-	return nil
 }

@@ -1,9 +1,6 @@
 package store
 
-import (
-	"context"
-	"time"
-)
+import "context"
 
 // BeatDispatcher is the kind of heartbeat of processes that deliver to Temporal.
 // Its detail holds temporal: ok or away.
@@ -14,10 +11,4 @@ func (s *Store) Beat(ctx context.Context, process, kind string, detail map[strin
 	_, err := s.pool.Exec(ctx, `INSERT INTO heartbeats (process, kind, detail) VALUES ($1, $2, $3)
 		ON CONFLICT (process) DO UPDATE SET at = now(), kind = EXCLUDED.kind, detail = EXCLUDED.detail`, process, kind, detail)
 	return wrapDoing(err, "write the heartbeat of "+process)
-}
-
-// ForgetBeats removes heartbeats of processes that ended long ago.
-func (s *Store) ForgetBeats(ctx context.Context, olderThan time.Duration) error {
-	_, err := s.pool.Exec(ctx, `DELETE FROM heartbeats WHERE at < now() - $1::interval`, olderThan)
-	return wrapDoing(err, "forget old heartbeats")
 }

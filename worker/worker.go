@@ -43,10 +43,8 @@ type Worker struct {
 	MakeCurrent bool
 	// TaskQueue is workflows.TaskQueue in production.
 	TaskQueue string
-	// TimeScale divides the sweeps' spacings for simulated racks; 0 is 1.
-	TimeScale float64
-	// PowerEvery and InventoryEvery are the spacings of looks at a BMC at rest.
-	PowerEvery, InventoryEvery time.Duration
+	// PowerEvery is the spacing of looks at a BMC at rest.
+	PowerEvery time.Duration
 }
 
 // stopWithin is how long activities have to give back leases when the process
@@ -100,7 +98,11 @@ func (w *Worker) Run(ctx context.Context) error {
 // loops are what runs beside the workers.
 func (w *Worker) loops() []func(context.Context) {
 	d := &Dispatcher{Store: w.Store, Client: w.Client, Log: w.Log, TaskQueue: w.TaskQueue}
-	return []func(context.Context){d.Run, w.beat}
+	loops := []func(context.Context){d.Run, w.beat}
+	for _, c := range w.chores() {
+		loops = append(loops, w.loop(c))
+	}
+	return loops
 }
 
 // makeCurrent makes new workflow tasks go to this build. The server knows a

@@ -11,6 +11,7 @@ func commands() []*cobra.Command {
 		newAPICmd(),
 		newWorkerCmd(),
 		newMigrateCmd(),
+		newRecoverCmd(),
 		newKeysCmd(),
 		newGatewayCmd(),
 	}

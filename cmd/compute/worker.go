@@ -24,7 +24,7 @@ type workerConfig struct {
 	stateConfig
 	temporal                                 worker.Connection
 	makeCurrent, unversioned, shortRetention bool
-	powerEvery, inventoryEvery               time.Duration
+	powerEvery                               time.Duration
 	readers                                  int
 }
 
@@ -47,7 +47,6 @@ func newWorkerCmd() *cobra.Command {
 	f.BoolVar(&c.unversioned, "unversioned", false, "run without worker versioning, for servers that have none")
 	f.BoolVar(&c.shortRetention, "allow-short-retention", false, "run although the namespace forgets closed workflows in less than 30 days")
 	f.DurationVar(&c.powerEvery, "power-every", 10*time.Minute, "how often the power of a machine at rest is read")
-	f.DurationVar(&c.inventoryEvery, "inventory-every", 6*time.Hour, "how often the inventory of a machine in use is read")
 	f.IntVar(&c.readers, "bmc-readers", 1, "how many may read one BMC at once beside the one that changes it")
 	return cmd
 }
@@ -110,7 +109,7 @@ func runWorker(ctx context.Context, c workerConfig) error {
 		return open.Open(ctx, target, opts)
 	}
 	w := worker.Worker{Store: s, Client: client, Namespace: namespace, Log: log, Process: process, BuildID: build, MakeCurrent: c.makeCurrent,
-		TaskQueue: workflows.TaskQueue, TimeScale: c.timeScale, PowerEvery: c.powerEvery, InventoryEvery: c.inventoryEvery,
+		TaskQueue: workflows.TaskQueue, PowerEvery: c.powerEvery,
 		Gate: &gate.Gate{Store: s, Holder: process, OpenBMC: openBMC, Waits: scaledWaits(c.timeScale), Log: log, Reads: c.readers,
 			IdleAfter: 2 * time.Minute}}
 	return w.Run(ctx)

@@ -1,0 +1,136 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/bettercompute/compute/bmc"
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/gate"
+	"github.com/bettercompute/compute/store"
+)
+
+// BMCSweep looks at the BMCs of machines at rest: whether they answer, and the
+// machine's power. What it finds is an observation; no verb depends on it.
+type BMCSweep struct {
+	Store *store.Store
+	Gate  *gate.Gate
+	Log   *slog.Logger
+	// Every is the spacing of looks at one BMC. A BMC that does not answer is
+	// asked less and less often, up to slowest times that.
+	Every time.Duration
+}
+
+const (
+	lookBatch  = 200
+	lookAtOnce = 32
+	slowest    = 6
+	// lookWithin bounds one look.
+	lookWithin = 45 * time.Second
+	// unreachableAfter is how many looks in a row must fail before the condition
+	// says so: one may be a BMC that restarts.
+	unreachableAfter = 2
+)
+
+// Round looks at the BMCs that are due.
+func (s *BMCSweep) Round(ctx context.Context) error {
+	for ctx.Err() == nil {
+		life, grace := s.Gate.Life()
+		until := time.Now().Add(life)
+		due, err := s.Store.ClaimDueBMCs(ctx, s.Gate.Holder, lookBatch, life, grace, s.Every/2+time.Minute)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		looks := make([]store.BMCLook, len(due))
+		slots := make(chan struct{}, lookAtOnce)
+		var wg sync.WaitGroup
+		for i, d := range due {
+			wg.Go(func() {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				looks[i] = s.look(ctx, d, until)
+			})
+		}
+		wg.Wait()
+		if err := s.Store.RecordLooks(ctx, looks); err != nil {
+			return err
+		}
+		if len(due) < lookBatch {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (s *BMCSweep) look(ctx context.Context, d store.DueBMC, until time.Time) store.BMCLook {
+	l := store.BMCLook{NodeID: d.NodeID, Next: s.next(0)}
+	power, err := s.read(ctx, d, until)
+	if err != nil {
+		l.Error = err.Error()
+		l.Next = s.next(d.Failures + 1)
+		l.Reachable = bmc.KindOf(err) != bmc.KindUnreachable && bmc.KindOf(err) != bmc.KindTimeout
+		s.trouble(ctx, d, err)
+		return l
+	}
+	l.Reachable, l.Power = true, power
+	if power != d.Power {
+		if err := s.Store.RecordPower(ctx, d.NodeID, "system", power, time.Now()); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
+			s.Log.WarnContext(ctx, "record the power of a machine", "node", d.NodeID, "error", err)
+		}
+	}
+	return l
+}
+
+// read reads the power under the lease that the claim took.
+func (s *BMCSweep) read(ctx context.Context, d store.DueBMC, until time.Time) (bmc.PowerState, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	// A batch can outlive the leases it took.
+	if life, _ := s.Gate.Life(); time.Until(until) < life/3 {
+		renewed := time.Now().Add(life)
+		held, err := s.Store.RenewLease(ctx, d.Lease, life)
+		if err != nil {
+			return "", err
+		}
+		if !held {
+			return "", &bmc.Error{Kind: bmc.KindBusy, Doing: "look at the BMC of node " + d.NodeID, Cause: "its turn came too late"}
+		}
+		until = renewed
+	}
+	client, release, err := s.Gate.OpenLeased(ctx, d.BMCAccess, d.Lease, until)
+	if err != nil {
+		return "", err
+	}
+	defer release(ctx)
+	return client.Power(ctx)
+}
+
+// next spaces the looks at one BMC, spread by a tenth.
+func (s *BMCSweep) next(failures int) time.Duration {
+	d := s.Every * time.Duration(min(1<<min(failures, 3), slowest))
+	return d - d/20 + rand.N(d/10+1)
+}
+
+// trouble records what an error says of a BMC as conditions.
+func (s *BMCSweep) trouble(ctx context.Context, d store.DueBMC, err error) {
+	c := fleet.Condition{Status: fleet.ConditionFalse, Message: err.Error()}
+	switch bmc.KindOf(err) {
+	case bmc.KindUnreachable, bmc.KindTimeout:
+		if d.Failures+1 < unreachableAfter {
+			return
+		}
+		c.Type, c.Reason, c.Message = "BmcReachable", "no-answer", "the BMC does not answer"
+	case bmc.KindTrust:
+		c.Type, c.Reason = "BmcTrusted", "certificate-changed"
+	case bmc.KindAuth:
+		c.Type, c.Reason = "BmcAuthenticated", "login-refused"
+	default:
+		return
+	}
+	if err := s.Store.SetCondition(ctx, d.NodeID, c); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
+		s.Log.WarnContext(ctx, "record a condition of a BMC", "node", d.NodeID, "error", err)
+	}
+}

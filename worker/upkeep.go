@@ -1,0 +1,61 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"github.com/bettercompute/compute/store"
+)
+
+// chore is something done again and again beside the workers. Who does it when
+// several run is claimed in Postgres by the chore itself, unless it is exclusive.
+type chore struct {
+	name  string
+	every time.Duration
+	// exclusive chores are done by one process at a time.
+	exclusive bool
+	do        func(context.Context) error
+}
+
+// chores are the sweeps and the upkeep.
+func (w *Worker) chores() []chore {
+	ops := &OperationSweep{Store: w.Store, Client: w.Client, Namespace: w.Namespace, Log: w.Log, Every: time.Minute}
+	bmcs := &BMCSweep{Store: w.Store, Gate: w.Gate, Log: w.Log, Every: w.PowerEvery}
+	return []chore{
+		{name: "operations", every: 10 * time.Second, do: ops.Round},
+		{name: "alarm", every: 15 * time.Second, do: ops.Alarm},
+		{name: "bmcs", every: 5 * time.Second, do: bmcs.Round},
+		{name: "idle-sessions", every: 30 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Gate.EndIdle(ctx); return err }},
+		{name: "holds", every: 5 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.EndHolds(ctx); return err }},
+		{name: "reconcile", every: 2 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.Reconcile(ctx); return err }},
+		{name: "forget", every: time.Hour, exclusive: true, do: w.Store.ForgetOld},
+	}
+}
+
+// loop does a chore until the context ends. A round that fails is logged, not
+// fatal: Postgres or Temporal may be away for a while.
+func (w *Worker) loop(c chore) func(context.Context) {
+	return func(ctx context.Context) {
+		for sleep(ctx, min(c.every, time.Minute)) {
+			if c.exclusive {
+				claimed, _, err := w.Store.ClaimSweep(ctx, c.name, c.every-c.every/10)
+				if err != nil || !claimed {
+					w.report(ctx, c, err)
+					continue
+				}
+			}
+			w.report(ctx, c, c.do(ctx))
+		}
+	}
+}
+
+func (w *Worker) report(ctx context.Context, c chore, err error) {
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	if store.Away(err) {
+		w.Log.WarnContext(ctx, "sweep put off: Postgres does not answer", "sweep", c.name)
+		return
+	}
+	w.Log.WarnContext(ctx, "sweep failed", "sweep", c.name, "error", err)
+}
