@@ -17,18 +17,18 @@ import (
 )
 
 func registerAccess(r *Registry) {
-	Handle(r, "access", "grant", accessGrant)
+	Handle(r, "access", "grant", accessGrant, func(in fleet.AccessGrantIn) error { return onInput(in.TenantID, in.On) })
 	Handle(r, "access", "revoke", accessRevoke)
-	Handle(r, "access", "list", accessList)
-	Handle(r, "access", "audit", accessAudit)
-	Handle(r, "access", "issueToken", accessIssueToken)
-	Handle(r, "access", "listTokens", accessListTokens)
+	Handle(r, "access", "list", accessList, paged(bindingsPage))
+	Handle(r, "access", "audit", accessAudit, paged(auditPage))
+	Handle(r, "access", "issueToken", accessIssueToken, func(in fleet.AccessIssueTokenIn) error { return onInput(in.TenantID, in.On) })
+	Handle(r, "access", "listTokens", accessListTokens, paged(tokensPage))
 	Handle(r, "access", "revokeToken", accessRevokeToken)
 }
 
-// checkOn checks that exactly one member is set and that the tenant may bind
-// on it: itself, a pool it owns, a node of its own.
-func (c *Call) checkOn(ctx context.Context, tx pgx.Tx, on fleet.On) error {
+// onInput checks that exactly one member is set and that a tenant is the
+// calling one.
+func onInput(tenantID string, on fleet.On) error {
 	given := 0
 	for _, s := range []string{on.TenantID, on.PoolID, on.NodeID} {
 		if s != "" {
@@ -38,22 +38,40 @@ func (c *Call) checkOn(ctx context.Context, tx pgx.Tx, on fleet.On) error {
 	switch {
 	case given != 1:
 		return fleet.Invalid("on", "exactly one of tenantId, poolId, nodeId")
-	case on.TenantID != "" && on.TenantID != c.TenantID:
+	case on.TenantID != "" && on.TenantID != tenantID:
 		return fleet.Invalid("on.tenantId", "the calling tenant")
-	case on.PoolID != "":
-		pool, err := store.LoadPool(ctx, tx, c.TenantID, on.PoolID)
-		if err == nil && pool.TenantID != c.TenantID {
-			return fleet.NotFound("pool")
-		}
-		return err
-	case on.NodeID != "":
-		p, err := store.LoadNodeParents(ctx, tx, c.TenantID, on.NodeID)
-		if err == nil && (!p.Visible || p.TenantID != c.TenantID) {
-			return fleet.NotFound("node")
-		}
-		return err
 	}
 	return nil
+}
+
+// findOn finds the calling tenant, and what a role is bound on: a pool that it
+// owns, or a node that it sees.
+func (c *Call) findOn(on fleet.On) func(ctx context.Context, tx pgx.Tx) (Target, error) {
+	return func(ctx context.Context, tx pgx.Tx) (Target, error) {
+		switch {
+		case on.PoolID != "":
+			var pool fleet.Pool
+			if _, err := c.ownPool(on.PoolID, &pool)(ctx, tx); err != nil {
+				return Target{}, err
+			}
+		case on.NodeID != "":
+			if _, err := c.findNode(ctx, tx, on.NodeID); err != nil {
+				return Target{}, err
+			}
+		}
+		return c.OnTenant(), nil
+	}
+}
+
+// giving is what giving a role needs: the method's permission, and to hold
+// oneself what one gives.
+func (c *Call) giving(role fleet.Role, to string) func(context.Context, pgx.Tx) ([]fleet.Permission, error) {
+	return func(context.Context, pgx.Tx) ([]fleet.Permission, error) {
+		if err := c.Permit(c.Method.Permission, c.OnTenant()); err != nil {
+			return nil, err
+		}
+		return nil, c.holds(role, to)
+	}
 }
 
 // holds checks that the caller holds itself what it gives: every permission of
@@ -77,9 +95,7 @@ func (c *Call) holds(role fleet.Role, to string) error {
 func accessGrant(ctx context.Context, c *Call, in fleet.AccessGrantIn) (fleet.BindingOut, error) {
 	role := fleet.Role(in.Role)
 	return Mutate(ctx, c, Mutation[fleet.BindingOut]{
-		Find:  c.FindTenant,
-		Input: func(ctx context.Context, tx pgx.Tx) error { return c.checkOn(ctx, tx, in.On) },
-		Judge: func(context.Context, pgx.Tx) error { return c.holds(role, in.Identity) },
+		Find: c.findOn(in.On), Permissions: c.giving(role, in.Identity),
 		Change: func(ctx context.Context, tx pgx.Tx) (fleet.BindingOut, error) {
 			b, err := store.InsertBinding(ctx, tx, store.NewBinding{ID: store.NewID(fleet.KindBinding), TenantID: c.TenantID, Identity: in.Identity,
 				Role: in.Role, On: in.On, GrantedBy: c.Identity})
@@ -99,33 +115,54 @@ func accessRevoke(ctx context.Context, c *Call, in fleet.AccessRevokeIn) (fleet.
 	})
 }
 
+func bindingsPage(in fleet.AccessListIn) (pager, error) {
+	filters := in
+	filters.PageIn = fleet.PageIn{}
+	return newPager("access/list", in.PageIn, filters, idCursor("bindingId"))
+}
+
 func accessList(ctx context.Context, c *Call, in fleet.AccessListIn) (fleet.BindingsPage, error) {
+	pg, err := bindingsPage(in)
+	if err != nil {
+		return fleet.BindingsPage{}, err
+	}
 	return ReadTenant(ctx, c, func(ctx context.Context, q store.Reader, _ Target) (fleet.BindingsPage, error) {
-		limit, after := page(in.PageIn)
-		list, err := store.ListBindings(ctx, q, c.TenantID, in.Identity, after, limit)
+		list, err := store.ListBindings(ctx, q, c.TenantID, in.Identity, pg.after, pg.limit)
 		if err != nil {
 			return fleet.BindingsPage{}, err
 		}
-		items, next := cut(list, limit, func(b fleet.Binding) string { return b.ID })
+		items, next := cut(pg, list, func(b fleet.Binding) string { return b.ID })
 		return fleet.BindingsPage{Items: items, NextCursor: next}, nil
 	})
 }
 
+// auditPage reads a page of the audit: a cursor's key is the row's number.
+func auditPage(in fleet.AccessAuditIn) (pager, error) {
+	filters := in
+	filters.PageIn = fleet.PageIn{}
+	return newPager("access/audit", in.PageIn, filters, func(key string) bool {
+		_, err := strconv.ParseInt(key, 10, 64)
+		return err == nil
+	})
+}
+
 func accessAudit(ctx context.Context, c *Call, in fleet.AccessAuditIn) (fleet.AuditPage, error) {
-	limit, after := page(in.PageIn)
+	pg, err := auditPage(in)
+	if err != nil {
+		return fleet.AuditPage{}, err
+	}
 	var before int64
-	if after != "" {
-		var err error
-		if before, err = strconv.ParseInt(after, 10, 64); err != nil {
-			return fleet.AuditPage{}, fleet.Invalid("cursor", "nextCursor of the page before")
+	if pg.after != "" {
+		if before, err = strconv.ParseInt(pg.after, 10, 64); err != nil {
+			return fleet.AuditPage{}, fmt.Errorf("read a checked cursor: %w", err)
 		}
 	}
 	return ReadTenant(ctx, c, func(ctx context.Context, q store.Reader, _ Target) (fleet.AuditPage, error) {
-		list, err := store.ListAudit(ctx, q, store.AuditFilter{TenantID: c.TenantID, NodeID: in.NodeID, Identity: in.Identity, Before: before, Limit: limit})
+		list, err := store.ListAudit(ctx, q, store.AuditFilter{TenantID: c.TenantID, NodeID: in.NodeID, Identity: in.Identity, Before: before, Limit: pg.limit})
 		if err != nil {
 			return fleet.AuditPage{}, err
 		}
-		rows, next := cut(list, limit, func(r store.AuditRow) string { return strconv.FormatInt(r.ID, 10) })
+		rows, next := cut(pg, list, func(r store.AuditRow) string { return strconv.FormatInt(r.ID, 10) })
 		out := fleet.AuditPage{Items: make([]fleet.AuditEntry, len(rows)), NextCursor: next}
 		for i, r := range rows {
 			out.Items[i] = r.Entry
@@ -142,9 +179,7 @@ func accessIssueToken(ctx context.Context, c *Call, in fleet.AccessIssueTokenIn)
 	secret := store.ServiceTokenPrefix + base64.RawURLEncoding.EncodeToString(b)
 	hash := sha256.Sum256([]byte(secret))
 	return Mutate(ctx, c, Mutation[fleet.ServiceTokenSecretOut]{
-		Find:  c.FindTenant,
-		Input: func(ctx context.Context, tx pgx.Tx) error { return c.checkOn(ctx, tx, in.On) },
-		Judge: func(context.Context, pgx.Tx) error { return c.holds(fleet.Role(in.Role), "") },
+		Find: c.findOn(in.On), Permissions: c.giving(fleet.Role(in.Role), ""),
 		Change: func(ctx context.Context, tx pgx.Tx) (fleet.ServiceTokenSecretOut, error) {
 			token, err := store.InsertServiceToken(ctx, tx, store.NewServiceToken{ID: store.NewID(fleet.KindServiceToken), TenantID: c.TenantID,
 				Name: in.Name, Hash: hash[:], CreatedBy: c.Identity, TTL: time.Duration(in.TTLSeconds) * time.Second})
@@ -160,14 +195,21 @@ func accessIssueToken(ctx context.Context, c *Call, in fleet.AccessIssueTokenIn)
 	})
 }
 
+func tokensPage(in fleet.AccessListTokensIn) (pager, error) {
+	return newPager("access/listTokens", in.PageIn, in.TenantIn, idCursor("serviceTokenId"))
+}
+
 func accessListTokens(ctx context.Context, c *Call, in fleet.AccessListTokensIn) (fleet.ServiceTokensPage, error) {
+	pg, err := tokensPage(in)
+	if err != nil {
+		return fleet.ServiceTokensPage{}, err
+	}
 	return ReadTenant(ctx, c, func(ctx context.Context, q store.Reader, _ Target) (fleet.ServiceTokensPage, error) {
-		limit, after := page(in.PageIn)
-		list, err := store.ListServiceTokens(ctx, q, c.TenantID, after, limit)
+		list, err := store.ListServiceTokens(ctx, q, c.TenantID, pg.after, pg.limit)
 		if err != nil {
 			return fleet.ServiceTokensPage{}, err
 		}
-		items, next := cut(list, limit, func(t fleet.ServiceToken) string { return t.ID })
+		items, next := cut(pg, list, func(t fleet.ServiceToken) string { return t.ID })
 		return fleet.ServiceTokensPage{Items: items, NextCursor: next}, nil
 	})
 }

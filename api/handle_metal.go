@@ -12,7 +12,7 @@ import (
 )
 
 func registerMetal(r *Registry) {
-	Handle(r, "metal", "list", metalList)
+	Handle(r, "metal", "list", metalList, paged(metalPage))
 	Handle(r, "metal", "get", metalGet)
 	Handle(r, "metal", "table", metalTable)
 	Handle(r, "metal", "enroll", metalEnroll)

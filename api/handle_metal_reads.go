@@ -18,13 +18,25 @@ func metalGet(ctx context.Context, c *Call, in fleet.NodesGetIn) (fleet.MetalOut
 	})
 }
 
+// metalPage reads the page and checks the address that is looked for.
+func metalPage(in fleet.MetalListIn) (pager, error) {
+	if in.BMCAddress != nil {
+		if _, err := fleet.ParseBMCAddress(*in.BMCAddress); err != nil {
+			return pager{}, fleet.Invalid("bmcAddress", err.Error())
+		}
+	}
+	filters := in
+	filters.PageIn = fleet.PageIn{}
+	return newPager("metal/list", in.PageIn, filters, idCursor("nodeId"))
+}
+
 func metalList(ctx context.Context, c *Call, in fleet.MetalListIn) (fleet.MetalPage, error) {
-	limit, after, err := nodeAfter(in.PageIn)
+	pg, err := metalPage(in)
 	if err != nil {
 		return fleet.MetalPage{}, err
 	}
 	f := store.MetalFilter{NodeFilter: store.NodeFilter{TenantID: c.TenantID, PoolID: in.PoolID, SiteID: in.SiteID, Cordoned: in.Cordoned,
-		ProvisionState: in.ProvisionState, After: after, Limit: limit},
+		ProvisionState: in.ProvisionState, After: pg.after, Limit: pg.limit},
 		Name: in.Name, Serial: in.Serial, MAC: in.MAC, Labels: in.Labels, FailedFrom: in.FailedFrom}
 	if in.BMCAddress != nil {
 		address, err := fleet.ParseBMCAddress(*in.BMCAddress)
@@ -38,7 +50,7 @@ func metalList(ctx context.Context, c *Call, in fleet.MetalListIn) (fleet.MetalP
 		if err != nil {
 			return fleet.MetalPage{}, err
 		}
-		items, next := cut(list, limit, func(n fleet.MetalNode) string { return n.ID })
+		items, next := cut(pg, list, func(n fleet.MetalNode) string { return n.ID })
 		out := fleet.MetalPage{Items: []fleet.MetalNode{}, NextCursor: next}
 		for _, n := range items {
 			if c.May(fleet.PermMetalRead, nodeTarget(n.Node)) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -14,13 +15,13 @@ import (
 )
 
 func registerNodes(r *Registry) {
-	Handle(r, "nodes", "list", nodesList)
+	Handle(r, "nodes", "list", nodesList, paged(nodesPage))
 	Handle(r, "nodes", "get", nodesGet)
-	Handle(r, "nodes", "events", nodesEvents)
+	Handle(r, "nodes", "events", nodesEvents, eventsInput)
 	Handle(r, "nodes", "cordon", nodesCordon)
 	Handle(r, "nodes", "uncordon", nodesUncordon)
-	Handle(r, "nodes", "label", nodesLabel)
-	Handle(r, "nodes", "taint", nodesTaint)
+	Handle(r, "nodes", "label", nodesLabel, labelsInput)
+	Handle(r, "nodes", "taint", nodesTaint, taintsInput)
 }
 
 // nodeView is a node as the calling tenant sees it.
@@ -36,27 +37,24 @@ func nodeTarget(n fleet.Node) Target {
 	return Target{Kind: fleet.OnNode, ID: n.ID, OwnerTenant: n.TenantID, PoolID: n.PoolID, NodeID: n.ID}
 }
 
-// nodeAfter is where a list of nodes goes on: a cursor is the last node's id.
-func nodeAfter(p fleet.PageIn) (limit int, after string, err error) {
-	limit, after = page(p)
-	if after != "" && !fleet.MatchPattern("nodeId", after) {
-		return 0, "", fleet.Invalid("cursor", "nextCursor of the page before")
-	}
-	return limit, after, nil
+func nodesPage(in fleet.NodesListIn) (pager, error) {
+	filters := in
+	filters.PageIn = fleet.PageIn{}
+	return newPager("nodes/list", in.PageIn, filters, idCursor("nodeId"))
 }
 
 func nodesList(ctx context.Context, c *Call, in fleet.NodesListIn) (fleet.NodesPage, error) {
-	limit, after, err := nodeAfter(in.PageIn)
+	pg, err := nodesPage(in)
 	if err != nil {
 		return fleet.NodesPage{}, err
 	}
 	return ReadTenant(ctx, c, func(ctx context.Context, q store.Reader, _ Target) (fleet.NodesPage, error) {
 		list, err := store.ListNodes(ctx, q, store.NodeFilter{TenantID: c.TenantID, PoolID: in.PoolID, SiteID: in.SiteID, Cordoned: in.Cordoned,
-			ProvisionState: in.ProvisionState, After: after, Limit: limit})
+			ProvisionState: in.ProvisionState, After: pg.after, Limit: pg.limit})
 		if err != nil {
 			return fleet.NodesPage{}, err
 		}
-		items, next := cut(list, limit, func(n fleet.Node) string { return n.ID })
+		items, next := cut(pg, list, func(n fleet.Node) string { return n.ID })
 		out := fleet.NodesPage{Items: []fleet.Node{}, NextCursor: next}
 		for _, n := range items {
 			if c.May(fleet.PermNodesRead, nodeTarget(n)) {
@@ -72,6 +70,15 @@ func nodesGet(ctx context.Context, c *Call, in fleet.NodesGetIn) (fleet.NodeOut,
 		n, err := store.LoadNode(ctx, q, in.NodeID)
 		return fleet.NodeOut{Node: c.nodeView(n)}, err
 	})
+}
+
+// eventsInput checks the cursor, which is an event's own.
+func eventsInput(in fleet.NodesEventsIn) error {
+	if in.Cursor == nil {
+		return nil
+	}
+	_, _, err := splitCursor(*in.Cursor)
+	return err
 }
 
 func nodesEvents(ctx context.Context, c *Call, in fleet.NodesEventsIn) (fleet.EventsPage, error) {
@@ -90,8 +97,12 @@ func nodesEvents(ctx context.Context, c *Call, in fleet.NodesEventsIn) (fleet.Ev
 		if err != nil {
 			return fleet.EventsPage{}, err
 		}
-		items, next := cut(list, f.Limit, func(e fleet.Event) string { return e.Cursor })
-		return fleet.EventsPage{Items: items, NextCursor: next}, nil
+		out := fleet.EventsPage{Items: list}
+		if len(list) > f.Limit {
+			out.Items = list[:f.Limit]
+			out.NextCursor = out.Items[f.Limit-1].Cursor
+		}
+		return out, nil
 	})
 }
 
@@ -136,6 +147,17 @@ func because(reason *string, data map[string]any) map[string]any {
 	}
 	if reason != nil && *reason != "" {
 		data["reason"] = *reason
+	}
+	return data
+}
+
+// given adds those of the named members that hold something: an absent one is
+// left out, never null.
+func given(data map[string]any, members ...any) map[string]any {
+	for i := 0; i+1 < len(members); i += 2 {
+		if v := reflect.ValueOf(members[i+1]); v.Len() > 0 {
+			data[members[i].(string)] = members[i+1]
+		}
 	}
 	return data
 }
@@ -191,9 +213,6 @@ func labelsInput(in fleet.NodesLabelIn) error {
 }
 
 func nodesLabel(ctx context.Context, c *Call, in fleet.NodesLabelIn) (fleet.NodeOut, error) {
-	if err := labelsInput(in); err != nil {
-		return fleet.NodeOut{}, err
-	}
 	return Mutate(ctx, c, nodeChange(c, in.NodeID, in.Version, func(ctx context.Context, tx pgx.Tx, n fleet.Node) (string, map[string]any, error) {
 		labels := maps.Clone(n.Labels)
 		if labels == nil {
@@ -206,19 +225,24 @@ func nodesLabel(ctx context.Context, c *Call, in fleet.NodesLabelIn) (fleet.Node
 			}
 		}
 		_, err := store.LabelNode(ctx, tx, in.NodeID, labels)
-		return "node.labeled", map[string]any{"set": in.Set, "remove": in.Remove}, err
+		return "node.labeled", given(map[string]any{}, "set", in.Set, "remove", in.Remove), err
 	}))
 }
 
-func nodesTaint(ctx context.Context, c *Call, in fleet.NodesTaintIn) (fleet.NodeOut, error) {
+// taintsInput checks what needs no row of nodes/taint.
+func taintsInput(in fleet.NodesTaintIn) error {
 	if len(in.Add) == 0 && len(in.Remove) == 0 {
-		return fleet.NodeOut{}, fleet.Invalid("add", "add or remove names at least one taint")
+		return fleet.Invalid("add", "add or remove names at least one taint")
 	}
 	for _, key := range in.Add {
 		if slices.Contains(in.Remove, key) {
-			return fleet.NodeOut{}, fleet.Invalid("remove", fmt.Sprintf("no key that is also in add (%s)", key))
+			return fleet.Invalid("remove", fmt.Sprintf("no key that is also in add (%s)", key))
 		}
 	}
+	return nil
+}
+
+func nodesTaint(ctx context.Context, c *Call, in fleet.NodesTaintIn) (fleet.NodeOut, error) {
 	return Mutate(ctx, c, nodeChange(c, in.NodeID, in.Version, func(ctx context.Context, tx pgx.Tx, n fleet.Node) (string, map[string]any, error) {
 		reasons := slices.Clone(n.NoScheduleReasons)
 		for _, key := range in.Remove {
@@ -233,6 +257,6 @@ func nodesTaint(ctx context.Context, c *Call, in fleet.NodesTaintIn) (fleet.Node
 			return "", nil, nil
 		}
 		_, err := store.TaintNode(ctx, tx, in.NodeID, reasons)
-		return "node.tainted", map[string]any{"add": in.Add, "remove": in.Remove}, err
+		return "node.tainted", given(map[string]any{}, "add", in.Add, "remove", in.Remove), err
 	}))
 }

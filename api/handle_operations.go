@@ -12,7 +12,7 @@ import (
 
 func registerOperations(r *Registry) {
 	Handle(r, "operations", "get", operationsGet)
-	Handle(r, "operations", "list", operationsList)
+	Handle(r, "operations", "list", operationsList, paged(operationsPage))
 	Handle(r, "operations", "wait", operationsWait)
 }
 
@@ -52,24 +52,44 @@ func operationsCursor(o fleet.Operation) string {
 	return strconv.FormatInt(o.CreatedAt.UnixMicro(), 10) + ":" + o.ID
 }
 
+// splitOperationsKey reads what operationsCursor wrote.
+func splitOperationsKey(key string) (at time.Time, id string, ok bool) {
+	micros, id, ok := strings.Cut(key, ":")
+	n, err := strconv.ParseInt(micros, 10, 64)
+	return time.UnixMicro(n), id, ok && err == nil && fleet.MatchPattern("operationId", id)
+}
+
+func operationsPage(in fleet.OperationsListIn) (pager, error) {
+	filters := in
+	filters.PageIn = fleet.PageIn{}
+	return newPager("operations/list", in.PageIn, filters, func(key string) bool {
+		_, _, ok := splitOperationsKey(key)
+		return ok
+	})
+}
+
 func operationsList(ctx context.Context, c *Call, in fleet.OperationsListIn) (fleet.OperationsPage, error) {
-	limit, after := page(in.PageIn)
-	f := store.OperationFilter{TenantID: c.TenantID, State: in.State, SiteID: in.SiteID, PoolID: in.PoolID, NodeID: in.NodeID, Limit: limit}
-	if after != "" {
-		at, id, ok := strings.Cut(after, ":")
-		micros, err := strconv.ParseInt(at, 10, 64)
-		if !ok || err != nil || !fleet.MatchPattern("operationId", id) {
-			return fleet.OperationsPage{}, fleet.Invalid("cursor", "nextCursor of the page before")
-		}
-		f.BeforeTime, f.BeforeID = time.UnixMicro(micros), id
+	pg, err := operationsPage(in)
+	if err != nil {
+		return fleet.OperationsPage{}, err
+	}
+	f := store.OperationFilter{TenantID: c.TenantID, State: in.State, SiteID: in.SiteID, PoolID: in.PoolID, NodeID: in.NodeID, Limit: pg.limit}
+	if pg.after != "" {
+		f.BeforeTime, f.BeforeID, _ = splitOperationsKey(pg.after)
 	}
 	return ReadTenant(ctx, c, func(ctx context.Context, q store.Reader, _ Target) (fleet.OperationsPage, error) {
 		list, err := store.ListOperations(ctx, q, f)
 		if err != nil {
 			return fleet.OperationsPage{}, err
 		}
-		items, next := cut(list, limit, operationsCursor)
-		return fleet.OperationsPage{Items: items, NextCursor: next}, nil
+		items, next := cut(pg, list, func(o store.ListedOperation) string { return operationsCursor(o.Operation) })
+		out := fleet.OperationsPage{Items: []fleet.Operation{}, NextCursor: next}
+		for _, o := range items {
+			if c.May(fleet.PermOperationsRead, Target{Kind: fleet.OnOperation, ID: o.ID, OwnerTenant: c.TenantID, PoolID: o.PoolID, NodeID: o.NodeID}) {
+				out.Items = append(out.Items, o.Operation)
+			}
+		}
+		return out, nil
 	})
 }
 

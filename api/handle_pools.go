@@ -13,7 +13,7 @@ import (
 func registerPools(r *Registry) {
 	Handle(r, "pools", "create", poolsCreate)
 	Handle(r, "pools", "get", poolsGet)
-	Handle(r, "pools", "list", poolsList)
+	Handle(r, "pools", "list", poolsList, paged(poolsPage))
 	Handle(r, "pools", "addNode", poolsAddNode)
 	Handle(r, "pools", "removeNode", poolsRemoveNode)
 }
@@ -62,14 +62,23 @@ func poolsGet(ctx context.Context, c *Call, in fleet.PoolIn) (fleet.PoolOut, err
 	})
 }
 
+func poolsPage(in fleet.PoolsListIn) (pager, error) {
+	filters := in
+	filters.PageIn = fleet.PageIn{}
+	return newPager("pools/list", in.PageIn, filters, idCursor("poolRef"))
+}
+
 func poolsList(ctx context.Context, c *Call, in fleet.PoolsListIn) (fleet.PoolsPage, error) {
+	pg, err := poolsPage(in)
+	if err != nil {
+		return fleet.PoolsPage{}, err
+	}
 	return ReadTenant(ctx, c, func(ctx context.Context, q store.Reader, _ Target) (fleet.PoolsPage, error) {
-		limit, after := page(in.PageIn)
-		list, err := store.ListPools(ctx, q, store.PoolFilter{TenantID: c.TenantID, SiteID: in.SiteID, State: in.State, After: after, Limit: limit})
+		list, err := store.ListPools(ctx, q, store.PoolFilter{TenantID: c.TenantID, SiteID: in.SiteID, State: in.State, After: pg.after, Limit: pg.limit})
 		if err != nil {
 			return fleet.PoolsPage{}, err
 		}
-		items, next := cut(list, limit, func(p fleet.Pool) string { return p.ID })
+		items, next := cut(pg, list, func(p fleet.Pool) string { return p.ID })
 		return fleet.PoolsPage{Items: items, NextCursor: next}, nil
 	})
 }

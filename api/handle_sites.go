@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"reflect"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,37 +13,13 @@ import (
 func registerSites(r *Registry) {
 	Handle(r, "sites", "create", sitesCreate)
 	Handle(r, "sites", "get", sitesGet)
-	Handle(r, "sites", "list", sitesList)
+	Handle(r, "sites", "list", sitesList, paged(sitesPage))
 	Handle(r, "sites", "update", sitesUpdate)
 }
 
 // event is an event of the calling tenant's own thing.
 func (c *Call) event(typ string, version int64, data map[string]any) store.EventIn {
 	return store.EventIn{Type: typ, TenantID: c.TenantID, Actor: c.Identity, Version: version, Data: data}
-}
-
-// page returns a page's size and where it begins.
-func page(p fleet.PageIn) (limit int, after string) {
-	limit = 50
-	if p.Limit != nil {
-		limit = *p.Limit
-	}
-	if p.Cursor != nil {
-		after = *p.Cursor
-	}
-	return limit, after
-}
-
-// cut takes the item too many that a query read to see whether there is more,
-// and returns the next cursor.
-func cut[T any](list []T, limit int, id func(T) string) ([]T, string) {
-	if list == nil {
-		list = []T{}
-	}
-	if len(list) <= limit {
-		return list, ""
-	}
-	return list[:limit], id(list[limit-1])
 }
 
 func sitesCreate(ctx context.Context, c *Call, in fleet.SitesCreateIn) (fleet.SiteOut, error) {
@@ -74,14 +51,21 @@ func sitesGet(ctx context.Context, c *Call, in fleet.SiteIn) (fleet.SiteOut, err
 	})
 }
 
+func sitesPage(in fleet.SitesListIn) (pager, error) {
+	return newPager("sites/list", in.PageIn, in.TenantIn, idCursor("siteId"))
+}
+
 func sitesList(ctx context.Context, c *Call, in fleet.SitesListIn) (fleet.SitesPage, error) {
+	pg, err := sitesPage(in)
+	if err != nil {
+		return fleet.SitesPage{}, err
+	}
 	return ReadTenant(ctx, c, func(ctx context.Context, q store.Reader, _ Target) (fleet.SitesPage, error) {
-		limit, after := page(in.PageIn)
-		list, err := store.ListSites(ctx, q, c.TenantID, after, limit)
+		list, err := store.ListSites(ctx, q, c.TenantID, pg.after, pg.limit)
 		if err != nil {
 			return fleet.SitesPage{}, err
 		}
-		items, next := cut(list, limit, func(s fleet.Site) string { return s.ID })
+		items, next := cut(pg, list, func(s fleet.Site) string { return s.ID })
 		return fleet.SitesPage{Items: items, NextCursor: next}, nil
 	})
 }
@@ -102,17 +86,22 @@ func sitesUpdate(ctx context.Context, c *Call, in fleet.SitesUpdateIn) (fleet.Si
 		Change: func(ctx context.Context, tx pgx.Tx) (fleet.SiteOut, error) {
 			spec := before.SiteSpec
 			applySite(&spec, in)
+			if reflect.DeepEqual(spec, before.SiteSpec) {
+				return fleet.SiteOut{Site: before}, nil
+			}
 			site, err := store.UpdateSite(ctx, tx, in.SiteID, spec)
 			if err != nil {
 				return fleet.SiteOut{}, err
 			}
-			// What waits for the site's pause or limits looks again.
-			waiters, err := store.SiteWaiters(ctx, tx, in.SiteID)
-			if err != nil {
-				return fleet.SiteOut{}, err
-			}
-			if err := wake(ctx, tx, waiters); err != nil {
-				return fleet.SiteOut{}, err
+			if in.Paused != nil || in.MaxConcurrent != nil {
+				// What waits for the site's pause or limits looks again.
+				waiters, err := store.SiteWaiters(ctx, tx, in.SiteID)
+				if err != nil {
+					return fleet.SiteOut{}, err
+				}
+				if err := wake(ctx, tx, waiters); err != nil {
+					return fleet.SiteOut{}, err
+				}
 			}
 			return fleet.SiteOut{Site: site}, store.AddEvents(ctx, tx, c.event("site.updated", site.Version, map[string]any{"siteId": site.ID, "paused": site.Paused}))
 		},

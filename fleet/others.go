@@ -8,7 +8,7 @@ import (
 // EventPrivate says whether events of a type go to the node's own tenant only
 // (spec api.md, "Events").
 func EventPrivate(eventType string) bool {
-	for _, prefix := range []string{"security.", "node.provision.", "node.ssh-cert.", "node.hold."} {
+	for _, prefix := range []string{"security.", "node.provision.", "node.ssh-cert.", "node.hold.", "node.operation."} {
 		if strings.HasPrefix(eventType, prefix) {
 			return true
 		}

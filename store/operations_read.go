@@ -28,6 +28,11 @@ type operationRow struct {
 	Expected    map[string]float64
 }
 
+type listedRow struct {
+	operationRow
+	PoolID string
+}
+
 // operationColumns are operationRow's. Of a live operation the last 100
 // samples of each of its steps on the same hardware model give the median,
 // where there are five at least.
@@ -161,9 +166,16 @@ type OperationFilter struct {
 	Limit      int
 }
 
+// ListedOperation is an operation with the pool of its node, by which it is
+// decided.
+type ListedOperation struct {
+	fleet.Operation
+	PoolID string
+}
+
 // ListOperations returns up to f.Limit+1 operations of the tenant's nodes that
 // were not deleted, newest first.
-func ListOperations(ctx context.Context, q Reader, f OperationFilter) ([]fleet.Operation, error) {
+func ListOperations(ctx context.Context, q Reader, f OperationFilter) ([]ListedOperation, error) {
 	var c clauses
 	c.add("o.tenant_id = %s", f.TenantID)
 	c.sql = append(c.sql, "n.deleted_at IS NULL")
@@ -182,19 +194,19 @@ func ListOperations(ctx context.Context, q Reader, f OperationFilter) ([]fleet.O
 	if !f.BeforeTime.IsZero() {
 		c.sql = append(c.sql, "(o.created_at, o.id) < ("+c.arg(f.BeforeTime)+", "+c.arg(f.BeforeID)+")")
 	}
-	rows, err := q.Query(ctx, `SELECT `+operationColumns+` FROM operations o JOIN nodes n ON n.id = o.node_id WHERE `+c.where()+
+	rows, err := q.Query(ctx, `SELECT `+operationColumns+`, coalesce(n.pool_id, '') FROM operations o JOIN nodes n ON n.id = o.node_id WHERE `+c.where()+
 		` ORDER BY o.created_at DESC, o.id DESC LIMIT `+c.arg(f.Limit+1), c.args...)
 	if err != nil {
 		return nil, fmt.Errorf("list operations of tenant %s: %w", f.TenantID, err)
 	}
-	list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[operationRow])
+	list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[listedRow])
 	if err != nil {
 		return nil, fmt.Errorf("list operations of tenant %s: %w", f.TenantID, err)
 	}
 	now := time.Now()
-	out := make([]fleet.Operation, len(list))
+	out := make([]ListedOperation, len(list))
 	for i, r := range list {
-		out[i] = r.view(now)
+		out[i] = ListedOperation{Operation: r.view(now), PoolID: r.PoolID}
 	}
 	return out, nil
 }

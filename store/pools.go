@@ -142,8 +142,6 @@ func LockPool(ctx context.Context, tx pgx.Tx, poolID string, exclusive bool) err
 // SetNodePool moves a node into a pool, or out of any with nil. The caller
 // holds the pools' locks and the node's row.
 func SetNodePool(ctx context.Context, tx pgx.Tx, nodeID string, poolID *string) error {
-	if _, err := tx.Exec(ctx, `UPDATE nodes SET pool_id = $2 WHERE id = $1`, nodeID, poolID); err != nil {
-		return fmt.Errorf("move node %s to its pool: %w", nodeID, err)
-	}
-	return nil
+	_, err := changeNode(ctx, tx, nodeID, "move to its pool", `pool_id = $2`, poolID)
+	return err
 }
