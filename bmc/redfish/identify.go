@@ -81,22 +81,22 @@ type manager struct {
 }
 
 type managerMore struct {
-	VirtualMedia, LogServices, EthernetInterfaces common.Link
+	VirtualMedia, LogServices common.Link
+	Links                     struct{ ManagerForServers common.Links }
 }
 
-// managers reads the managers that the system names, or, where it names none
-// and the service has one only, that one.
+// managers reads the machine's managers: those that the system names; where it
+// names none, those that name it; else the only one, or the only BMC.
 func (c *Client) managers(ctx context.Context, s system) ([]manager, error) {
 	doing := "read the managers of " + c.name()
 	links := s.more.Links.ManagedBy.ToStrings()
-	if len(links) == 0 && c.root.Managers != "" {
+	named := len(links) > 0
+	if !named && c.root.Managers != "" {
 		all, err := c.members(ctx, string(c.root.Managers), doing)
 		if err != nil && !missing(err) {
 			return nil, err
 		}
-		if len(all) == 1 {
-			links = all
-		}
+		links = all
 	}
 	slices.Sort(links)
 	var out []manager
@@ -116,7 +116,29 @@ func (c *Client) managers(ctx context.Context, s system) ([]manager, error) {
 		_ = json.Unmarshal(r.raw, &m.more)
 		out = append(out, m)
 	}
-	return out, nil
+	if named {
+		return out, nil
+	}
+	return chooseManagers(out, s), nil
+}
+
+func chooseManagers(all []manager, s system) []manager {
+	keep := func(fits func(manager) bool) []manager {
+		return slices.DeleteFunc(slices.Clone(all), func(m manager) bool { return !fits(m) })
+	}
+	ours := keep(func(m manager) bool {
+		return slices.ContainsFunc(m.more.Links.ManagerForServers, func(l common.Link) bool { return trimSlash(string(l)) == trimSlash(s.path) })
+	})
+	switch {
+	case len(ours) > 0:
+		return ours
+	case len(all) == 1:
+		return all
+	}
+	if main := keep(func(m manager) bool { return m.ManagerType != redfish.AuxiliaryControllerManagerType }); len(main) == 1 {
+		return main
+	}
+	return nil
 }
 
 // machineKey identifies the hardware. A MAC is preferred to the certificate:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -21,6 +22,10 @@ type inventoryRun struct {
 	// systems are the machine's own system and those that are parts of it.
 	systems []system
 	chassis []chassis
+	// absent are the slots of drives that are said to be absent.
+	absent []string
+	// smartEmpty says that a vendor's own storage was looked into.
+	smartEmpty string
 }
 
 // Inventory reads the hardware. What one resource does not give is named in
@@ -125,6 +130,7 @@ func each[T any](ctx context.Context, r *inventoryRun, link common.Link, what st
 	if skip, fatal := r.optional(err, what); skip {
 		return fatal
 	}
+	slices.Sort(links) // services give members in any order
 	return eachLink(ctx, r, links, what, do)
 }
 
@@ -225,7 +231,16 @@ func (c *Client) alone(ctx context.Context) (bool, error) {
 
 // slotName is where a part sits, as printed on the board where that is known.
 func slotName(l location, other ...string) string {
-	for _, s := range append([]string{l.PartLocation.ServiceLabel}, other...) {
+	return firstOf(append([]string{l.PartLocation.ServiceLabel}, other...)...)
+}
+
+// within is a slot with the module that holds it, where modules repeat labels.
+func (l location) within(slot string) string {
+	return strings.TrimSpace(path.Base("/"+l.PartLocationContext) + " " + slot)
+}
+
+func firstOf(texts ...string) string {
+	for _, s := range texts {
 		if s = clean(s); s != "" {
 			return s
 		}
@@ -247,7 +262,11 @@ func (r *inventoryRun) processors(ctx context.Context) error {
 			}
 			var more struct{ Location location }
 			_ = json.Unmarshal(res.raw, &more) // a location of another shape names no slot
-			r.processor(p, slotName(more.Location, p.Socket, p.ID))
+			slot := slotName(more.Location, p.Socket, p.ID)
+			if more.Location.PartLocationContext != "" {
+				slot = more.Location.within(slot)
+			}
+			r.processor(p, slot, s.processorArch())
 		})
 		if err != nil {
 			return err
@@ -260,7 +279,7 @@ func (r *inventoryRun) processors(ctx context.Context) error {
 	return nil
 }
 
-func (r *inventoryRun) processor(p *redfish.Processor, slot string) {
+func (r *inventoryRun) processor(p *redfish.Processor, slot, systemArch string) {
 	dev := fleet.Device{Vendor: clean(p.Manufacturer), Model: clean(p.Model), Serial: cleanSerial(p.SerialNumber),
 		Slot: slot, Health: string(p.Status.Health)}
 	if u, ok := fleet.ProvingUUID(p.UUID); ok {
@@ -271,7 +290,7 @@ func (r *inventoryRun) processor(p *redfish.Processor, slot string) {
 		dev.Kind = "gpu"
 		r.inv.GPUs = append(r.inv.GPUs, dev)
 	case redfish.CPUProcessorType, "":
-		cpu := fleet.CPU{Model: dev.Model, Slot: slot, Cores: p.TotalCores, Threads: p.TotalThreads, Arch: arch(p)}
+		cpu := fleet.CPU{Model: dev.Model, Slot: slot, Cores: p.TotalCores, Threads: p.TotalThreads, Arch: firstOf(arch(p), systemArch)}
 		r.inv.CPUs = append(r.inv.CPUs, cpu)
 		if cpu.Model == "" {
 			r.missing("model of processor %s", slot)
@@ -295,6 +314,14 @@ func arch(p *redfish.Processor) string {
 	}
 }
 
+// processorArch is what the summary of the processors says of their kind.
+func (s system) processorArch() string {
+	if strings.HasPrefix(s.ProcessorSummary.Model, "ARMv") {
+		return "arm64"
+	}
+	return ""
+}
+
 func (r *inventoryRun) memory(ctx context.Context) error {
 	var summary, sum int64
 	for _, s := range r.systems {
@@ -308,7 +335,11 @@ func (r *inventoryRun) memory(ctx context.Context) error {
 				return // an empty slot, or a GPU's own memory
 			}
 			sum += int64(m.CapacityMiB)
-			r.inv.DIMMs = append(r.inv.DIMMs, fleet.DIMM{Slot: slotName(more.Location, m.DeviceLocator, m.ID), SizeMiB: int64(m.CapacityMiB),
+			slot := slotName(more.Location, m.DeviceLocator, m.ID)
+			if more.Location.PartLocationContext != "" {
+				slot = more.Location.within(slot)
+			}
+			r.inv.DIMMs = append(r.inv.DIMMs, fleet.DIMM{Slot: slot, SizeMiB: int64(m.CapacityMiB),
 				Type: string(m.MemoryDeviceType), Serial: cleanSerial(m.SerialNumber), Part: clean(m.PartNumber)})
 		})
 		if err != nil {

@@ -62,7 +62,34 @@ func (r *inventoryRun) devices(ctx context.Context) error {
 	if err := r.hpeDevices(ctx); err != nil {
 		return err
 	}
+	if err := r.graphics(ctx); err != nil {
+		return err
+	}
 	r.sortDevices()
+	return nil
+}
+
+// graphics reads graphics controllers. One of a maker of GPUs that compute is
+// such a GPU; others are named as what they are.
+func (r *inventoryRun) graphics(ctx context.Context) error {
+	for _, s := range r.systems {
+		err := each(ctx, r, s.more.GraphicsControllers, "graphics controllers", func(res resource, g *redfish.GraphicsController) {
+			if g.Status.State == common.AbsentState {
+				return
+			}
+			var more struct{ Location location }
+			_ = json.Unmarshal(res.raw, &more) // as in processors
+			d := fleet.Device{Vendor: clean(g.Manufacturer), Model: clean(g.Model), Serial: cleanSerial(g.SerialNumber),
+				Slot: slotName(more.Location, g.ID), Health: string(g.Status.Health)}
+			if !looksLikeGPU(d) {
+				d.Kind = "graphics"
+			}
+			r.addDevice(d)
+		})
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -133,6 +160,9 @@ func kindOfClassCode(f *redfish.PCIeFunction) string {
 	case (strings.HasPrefix(code, "0x03") || f.DeviceClass == redfish.DisplayControllerDeviceClass) && slices.Contains(gpuVendors, vendor):
 		return "gpu"
 	case f.DeviceClass == redfish.ProcessingAcceleratorsDeviceClass, strings.HasPrefix(code, "0x12"):
+		if slices.Contains(gpuVendors, vendor) {
+			return "gpu"
+		}
 		return "accelerator"
 	case f.DeviceClass == redfish.NetworkControllerDeviceClass, strings.HasPrefix(code, "0x02"):
 		return "nic"
@@ -161,29 +191,39 @@ func looksLikeGPU(d fleet.Device) bool {
 	return true
 }
 
-// addDevice adds a PCIe device, or the GPU that it is, unless that was counted
-// as a processor.
-func (r *inventoryRun) addDevice(d fleet.Device) {
-	if !looksLikeGPU(d) {
-		if d.Serial == "" || !slices.ContainsFunc(r.inv.PCIDevices, func(o fleet.Device) bool { return o.Serial == d.Serial }) {
-			r.inv.PCIDevices = append(r.inv.PCIDevices, d)
+// sameDevice tells a device from others by what identifies it best.
+func sameDevice(d fleet.Device) func(fleet.Device) bool {
+	return func(o fleet.Device) bool {
+		switch {
+		case d.UUID != "" && o.UUID != "":
+			return d.UUID == o.UUID
+		case d.Serial != "" || o.Serial != "":
+			return d.Serial == o.Serial
+		default:
+			return d.PCIAddress == o.PCIAddress && d.Model == o.Model && (d.PCIAddress != "" || d.Kind == o.Kind && d.Kind != "gpu")
 		}
-		return
 	}
-	d.Kind = "gpu"
-	same := func(g fleet.Device) bool {
-		return d.UUID != "" && g.UUID == d.UUID || d.UUID == "" && d.Serial != "" && g.Serial == d.Serial
-	}
-	if i := slices.IndexFunc(r.inv.GPUs, same); i >= 0 {
+}
+
+// addDevice adds a PCIe device, or the GPU that it is. What was counted before,
+// as a processor or on another path, is one thing.
+func (r *inventoryRun) addDevice(d fleet.Device) {
+	if i := slices.IndexFunc(r.inv.GPUs, sameDevice(d)); i >= 0 {
 		if r.inv.GPUs[i].PCIAddress == "" {
 			r.inv.GPUs[i].PCIAddress = d.PCIAddress
 		}
 		return
 	}
-	fromProcessors := slices.ContainsFunc(r.inv.GPUs, func(g fleet.Device) bool { return g.PCIAddress == "" })
-	if fromProcessors && d.UUID == "" && d.Serial == "" {
-		return // nothing tells it from a GPU that is counted already
+	if !looksLikeGPU(d) {
+		if !slices.ContainsFunc(r.inv.PCIDevices, sameDevice(d)) {
+			r.inv.PCIDevices = append(r.inv.PCIDevices, d)
+		}
+		return
 	}
+	if d.UUID == "" && d.Serial == "" && len(r.inv.GPUs) > 0 && r.inv.GPUs[0].PCIAddress == "" {
+		return // nothing tells it from a GPU that was counted as a processor
+	}
+	d.Kind = "gpu"
 	r.inv.GPUs = append(r.inv.GPUs, d)
 }
 

@@ -38,6 +38,7 @@ func (r *inventoryRun) smartStorage(ctx context.Context) error {
 		} else if skip {
 			continue
 		}
+		r.smartEmpty = ", neither under Storage nor in HPE's SmartStorage"
 		var st struct {
 			Links struct{ ArrayControllers, HostBusAdapters common.Link }
 		}

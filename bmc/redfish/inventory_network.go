@@ -22,18 +22,15 @@ func cleanMAC(s string) string {
 	return hw.String()
 }
 
-// nic makes one of an interface; false for a VLAN on top of one.
+// nic makes one of an interface; false for one that is not there in hardware.
 func nic(res resource, e *redfish.EthernetInterface) (fleet.NIC, bool) {
 	var more struct {
-		VLAN *struct {
-			VLANEnable bool
-		}
 		EthernetInterfaceType string
 		LinkStatus            *string
 		PermanentMACAddress   string
 	}
 	_ = json.Unmarshal(res.raw, &more) // members of another shape say nothing
-	if more.VLAN != nil && more.VLAN.VLANEnable || more.EthernetInterfaceType == "Virtual" {
+	if more.EthernetInterfaceType == "Virtual" {
 		return fleet.NIC{}, false
 	}
 	n := fleet.NIC{MAC: cleanMAC(more.PermanentMACAddress), Name: clean(e.Name), SpeedMbps: max(0, e.SpeedMbps)}

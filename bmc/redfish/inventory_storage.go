@@ -62,7 +62,11 @@ func (d drive) slot() string {
 	for _, l := range d.more.Location {
 		other = append(other, l.Info)
 	}
-	return slotName(d.more.PhysicalLocation, append(other, d.Drive.Name, d.Drive.ID)...)
+	name := d.Drive.Name
+	if clean(name) == clean(d.Model) {
+		name = d.Drive.ID
+	}
+	return slotName(d.more.PhysicalLocation, append(other, name)...)
 }
 
 func readDrive(r resource) (drive, error) {
@@ -168,7 +172,12 @@ func (r *inventoryRun) storage(ctx context.Context) error {
 
 func (r *inventoryRun) missingOfDisks() {
 	if len(r.inv.Disks) == 0 {
-		r.missing("disks: the service shows none")
+		r.missing("disks: the service shows none%s", r.smartEmpty)
+	}
+	for _, slot := range r.absent {
+		if !slices.ContainsFunc(r.inv.Disks, func(d fleet.Disk) bool { return d.Slot == slot }) {
+			r.missing("disk in %s: the service says that it is absent", slot)
+		}
 	}
 	for _, d := range r.inv.Disks {
 		for _, m := range []struct {
@@ -185,7 +194,11 @@ func (r *inventoryRun) missingOfDisks() {
 func (r *inventoryRun) disks(ctx context.Context, links []string) error {
 	return eachLink(ctx, r, links, "disks", func(res resource, _ *redfish.Drive) {
 		d, err := readDrive(res)
-		if err != nil || d.Status.State == common.AbsentState {
+		if err != nil {
+			return
+		}
+		if d.Status.State == common.AbsentState {
+			r.absent = append(r.absent, d.slot())
 			return
 		}
 		r.addDisk(fleet.Disk{Serial: cleanSerial(d.SerialNumber), Model: clean(d.Model), SizeBytes: d.CapacityBytes,

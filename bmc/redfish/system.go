@@ -31,9 +31,9 @@ type systemMore struct {
 	Settings struct {
 		Object common.Link `json:"SettingsObject"`
 	} `json:"@Redfish.Settings"`
-	Bios, EthernetInterfaces, LogServices, Memory, Processors, SimpleStorage, Storage, VirtualMedia, NetworkInterfaces common.Link
-	PCIeDevices                                                                                                        common.Links
-	Links                                                                                                              struct {
+	Bios, EthernetInterfaces, GraphicsControllers, LogServices, Memory, Processors, SimpleStorage, Storage, VirtualMedia, NetworkInterfaces common.Link
+	PCIeDevices                                                                                                                             common.Links
+	Links                                                                                                                                   struct {
 		Chassis, ManagedBy common.Links
 	}
 	Oem            json.RawMessage
