@@ -38,6 +38,9 @@ func prepareBoot(ctx workflow.Context, r *run) (string, error) {
 		return "", err
 	}
 	if r.mem.Boots > 0 {
+		if err := r.safely(ctx, limitPower); err != nil {
+			return "", err
+		}
 		if _, err := r.off(ctx, 0); err != nil {
 			return "", err
 		}
