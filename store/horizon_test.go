@@ -1,0 +1,91 @@
+package store_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/bettercompute/compute/localstack"
+	"github.com/bettercompute/compute/store"
+)
+
+// A reader sees no event of a transaction that began after one that is still
+// running: when that commits late, it is read in its place and not skipped. The
+// horizon is the cluster's, so this needs one of its own.
+func TestEventHorizon(t *testing.T) {
+	t.Parallel()
+	pg, err := localstack.StartPostgres(t.Context(), localstack.PostgresOptions{Dir: t.TempDir(), Throwaway: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pg.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := store.Migrate(t.Context(), pg.URL); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(t.Context(), pg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	event := func(tx pgx.Tx, typ string) {
+		t.Helper()
+		if err := store.AddEvents(t.Context(), tx, store.EventIn{Type: typ, NodeID: "node_a", TenantID: "acme", Actor: "system"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() []string {
+		t.Helper()
+		list, err := store.NodeEvents(t.Context(), pool, store.EventFilter{NodeID: "node_a", TenantID: "acme", Own: true, Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		types := []string{}
+		for _, e := range list {
+			types = append(types, e.Type)
+		}
+		return types
+	}
+	slow, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	event(slow, "node.first")
+	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { event(tx, "node.second"); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); len(got) != 0 {
+		t.Errorf("read %v while an earlier transaction runs, want nothing", got)
+	}
+	if err := slow.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); len(got) != 2 || got[0] != "node.first" || got[1] != "node.second" {
+		t.Errorf("read %v after both committed, want both in order", got)
+	}
+
+	// A dispatcher that waits for Temporal holds no reader up.
+	s := store.New(pool, store.Options{})
+	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		return store.AddDispatch(t.Context(), tx, store.DispatchIn{Kind: store.DispatchSignal, OperationID: "op_1", Signal: "wake"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	n, err := s.Deliver(t.Context(), 1, func(ctx context.Context, _ store.Dispatch) error {
+		if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { event(tx, "node.third"); return nil }); err != nil {
+			return err
+		}
+		if got := read(); len(got) != 3 {
+			t.Errorf("read %v while a row is being delivered, want the third too", got)
+		}
+		return nil
+	})
+	if err != nil || n != 1 {
+		t.Errorf("delivered %d (%v), want 1", n, err)
+	}
+}
