@@ -14,6 +14,8 @@ import (
 const (
 	PlacePower  = "power"
 	PlaceDeploy = "deploy"
+	// placeBoth is a deploy that changes the power: it holds one of each.
+	placeBoth = "deploy+power"
 )
 
 // lookAgain is how often a waiting operation looks by itself; what it waits for
@@ -43,7 +45,7 @@ func (s *Store) CheckSafePoint(ctx context.Context, operationID, kind string) (f
 			_, err := tx.Exec(ctx, `UPDATE operations SET place_wanted = NULL WHERE id = $1 AND place_wanted IS NOT NULL`, o.ID)
 			return wrapDoing(err, "leave the queue of the site")
 		}
-		if kind == "" || orEmpty(place) == kind || orEmpty(place) == PlaceDeploy && kind == PlacePower && limit(site, PlacePower) == nil {
+		if kind == "" || orEmpty(place) == kind || orEmpty(place) == placeBoth {
 			p.Go = true
 			return nil
 		}
@@ -89,17 +91,18 @@ func takePlace(ctx context.Context, tx pgx.Tx, o fencedOp, siteID string, site f
 		return fmt.Errorf("lock the places of site %s: %w", siteID, err)
 	}
 	var taken, ahead int
-	err := tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE o.place = $2),
+	err := tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE o.place IN ($2, $4)),
 		count(*) FILTER (WHERE o.place_wanted = $2 AND (o.created_at, o.id) < (SELECT created_at, id FROM operations WHERE id = $3))
 		FROM operations o JOIN nodes n ON n.id = o.node_id
 		WHERE n.site_id = $1 AND o.id <> $3 AND (o.place IS NOT NULL OR o.place_wanted IS NOT NULL)
-		AND o.state IN ('pending', 'running', 'waiting')`, siteID, kind, o.ID).Scan(&taken, &ahead)
+		AND o.state IN ('pending', 'running', 'waiting')`, siteID, kind, o.ID, placeBoth).Scan(&taken, &ahead)
 	if err != nil {
 		return fmt.Errorf("count the places of site %s: %w", siteID, err)
 	}
 	if taken+ahead < *most {
 		p.Go = true
-		_, err = tx.Exec(ctx, `UPDATE operations SET place = $2, place_wanted = NULL WHERE id = $1`, o.ID, kind)
+		_, err = tx.Exec(ctx, `UPDATE operations SET place = CASE WHEN place = $3 AND $2 = $4 THEN $5 ELSE $2 END, place_wanted = NULL WHERE id = $1`,
+			o.ID, kind, PlaceDeploy, PlacePower, placeBoth)
 	} else {
 		p.WaitingFor = &fleet.WaitingFor{Actor: "site " + site.Name, What: fmt.Sprintf("%d %s operation(s) at once is the site's limit; %d before this one", *most, kind, taken+ahead-*most+1),
 			Since: fleet.At(o.Now), Then: "the operation goes on in its turn", YouCan: []string{"sites/update with another maxConcurrent", "metal/abort"}}

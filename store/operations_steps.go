@@ -118,7 +118,8 @@ func (s *Store) EndStep(ctx context.Context, operationID, step string, state fle
 		if err := saveSteps(ctx, tx, o.ID, o.Steps); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `UPDATE operations SET place = NULL WHERE id = $1 AND place = $2`, o.ID, PlacePower); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE operations SET place = CASE place WHEN $3 THEN $4 END WHERE id = $1 AND place IN ($2, $3)`,
+			o.ID, PlacePower, placeBoth, PlaceDeploy); err != nil {
 			return fmt.Errorf("give back the place of operation %s: %w", o.ID, err)
 		}
 		if again || state != fleet.StepDone || st.StartedAt == nil || o.HardwareModel == "" {
