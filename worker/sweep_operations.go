@@ -64,7 +64,7 @@ func (s *OperationSweep) Round(ctx context.Context) error {
 
 func (s *OperationSweep) look(ctx context.Context, o store.OpenOperation) error {
 	id := fleet.WorkflowID(o.ID)
-	d, err := s.Client.DescribeWorkflowExecution(ctx, id, "")
+	described, err := s.Client.DescribeWorkflow(ctx, id, "")
 	var unknown *serviceerror.NotFound
 	switch {
 	case errors.As(err, &unknown):
@@ -72,6 +72,7 @@ func (s *OperationSweep) look(ctx context.Context, o store.OpenOperation) error 
 	case err != nil:
 		return fmt.Errorf("ask Temporal about workflow %s: %w", id, err)
 	}
+	d := described.RawResponse
 	status := d.GetWorkflowExecutionInfo().GetStatus()
 	if status != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING && status != enumspb.WORKFLOW_EXECUTION_STATUS_PAUSED {
 		return s.end(ctx, o, codeClosed, fmt.Sprintf("Temporal closed the workflow (%s) without ending its operation", closedAs(status)))

@@ -124,11 +124,11 @@ func TestDispatcher(t *testing.T) {
 	b := newBundle(t)
 	op := b.begin()
 	b.dispatch()
-	first, err := b.client.DescribeWorkflowExecution(t.Context(), fleet.WorkflowID(op), "")
+	first, err := b.client.DescribeWorkflow(t.Context(), fleet.WorkflowID(op), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	info := first.GetWorkflowExecutionInfo()
+	info := first.RawResponse.GetWorkflowExecutionInfo()
 	if info.GetType().GetName() != "Deploy" || info.GetSearchAttributes().GetIndexedFields()["NodeId"] == nil {
 		t.Errorf("started %s with %v, want Deploy tagged with its node", info.GetType().GetName(), info.GetSearchAttributes())
 	}
@@ -142,11 +142,11 @@ func TestDispatcher(t *testing.T) {
 	add(store.DispatchIn{Kind: store.DispatchStart, OperationID: op, WorkflowType: "Deploy"},
 		store.DispatchIn{Kind: store.DispatchSignal, OperationID: op, Signal: fleet.SignalRetry, Payload: map[string]string{"actor": "dev:owner"}})
 	b.dispatch()
-	again, err := b.client.DescribeWorkflowExecution(t.Context(), fleet.WorkflowID(op), "")
+	again, err := b.client.DescribeWorkflow(t.Context(), fleet.WorkflowID(op), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := again.GetWorkflowExecutionInfo().GetExecution().GetRunId(), info.GetExecution().GetRunId(); got != want {
+	if got, want := again.RawResponse.GetWorkflowExecutionInfo().GetExecution().GetRunId(), info.GetExecution().GetRunId(); got != want {
 		t.Errorf("a repeated start made run %s beside %s", got, want)
 	}
 	got := b.runEcho(op)
@@ -214,7 +214,7 @@ func TestSweepUnknown(t *testing.T) {
 		t.Errorf("operation = %s, error %+v; want failed, outcome-unknown", o.State, o.Error)
 	}
 	b.dispatch()
-	if _, err := b.client.DescribeWorkflowExecution(t.Context(), fleet.WorkflowID(never), ""); err != nil {
+	if _, err := b.client.DescribeWorkflow(t.Context(), fleet.WorkflowID(never), ""); err != nil {
 		t.Errorf("the operation that was never delivered was not started: %v", err)
 	}
 	if o := b.operation(never); o.State != fleet.OpPending {
