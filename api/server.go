@@ -73,7 +73,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.limits = newLimiter(o.CallsPerSecond)
 	s.denied = newLimiter(deniedPerSecond)
-	for _, register := range []func(*Registry){registerNodes, registerMetal, registerSites, registerPools, registerOperations, registerAccess} {
+	for _, register := range []func(*Registry){registerNodes, registerMetal, registerSites, registerPools, registerOperations, registerAccess, registerIdentity} {
 		register(s.registry)
 	}
 	if missing := s.registry.missing(); len(missing) > 0 {

@@ -16,7 +16,7 @@ import (
 var migrations embed.FS
 
 // SchemaVersion is the newest migration this program knows.
-const SchemaVersion = 1
+const SchemaVersion = 2
 
 // Migrate brings the database's schema up to date. Any number of processes may
 // call it at once: an advisory lock lets one work. Migrations are forward only
