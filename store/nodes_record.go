@@ -19,6 +19,10 @@ func (s *Store) RecordFound(ctx context.Context, operationID string, f fleet.Fou
 			f.Quirks = []string{}
 		}
 		f.Capabilities.Driver = driver
+		var before string
+		if err := tx.QueryRow(ctx, `SELECT coalesce(power_state, '') FROM bmcs WHERE node_id = $1`, o.NodeID).Scan(&before); err != nil {
+			return noRows(err, "BMC", "read the power of node "+o.NodeID)
+		}
 		_, err := tx.Exec(ctx, `UPDATE bmcs SET system = CASE WHEN system_named THEN system ELSE $2 END,
 				identity = CASE WHEN identity = '{}' THEN $3::jsonb ELSE $3::jsonb || identity END,
 				machine_key = coalesce(machine_key, NULLIF($4, '')), capabilities = $5, quirks = $6,
@@ -30,7 +34,10 @@ func (s *Store) RecordFound(ctx context.Context, operationID string, f fleet.Fou
 		if _, err := tx.Exec(ctx, `UPDATE operations SET hardware_model = NULLIF($2, '') WHERE id = $1`, o.ID, f.Identity.Model); err != nil {
 			return fmt.Errorf("record the hardware model of operation %s: %w", o.ID, err)
 		}
-		return nil
+		if before == string(f.Power) {
+			return nil
+		}
+		return o.event(ctx, tx, "node.power.changed", o.Version, false, map[string]any{"from": before, "to": string(f.Power)})
 	})
 }
 
@@ -118,11 +125,21 @@ func (s *Store) SetCondition(ctx context.Context, nodeID string, c fleet.Conditi
 		if err != nil {
 			return fmt.Errorf("record condition %s of node %s: %w", c.Type, nodeID, err)
 		}
+		if certificateChanged(c) {
+			// Each new certificate is told, also when the one before was refused.
+			if err := nodeEvent(ctx, tx, nodeID, "system", "security.bmc.certificate-changed", map[string]any{"message": c.Message}); err != nil {
+				return err
+			}
+		}
 		if before == c.Status {
 			return nil
 		}
 		return conditionChanged(ctx, tx, nodeID, c, before, kind)
 	})
+}
+
+func certificateChanged(c fleet.Condition) bool {
+	return c.Type == "BmcTrusted" && c.Status == fleet.ConditionFalse && c.Reason == "certificate-changed"
 }
 
 func conditionChanged(ctx context.Context, tx pgx.Tx, nodeID string, c fleet.Condition, before fleet.ConditionStatus, kind fleet.ConditionKind) error {
@@ -139,11 +156,6 @@ func conditionChanged(ctx context.Context, tx pgx.Tx, nodeID string, c fleet.Con
 			if _, err := changeNode(ctx, tx, nodeID, "reason", set, kind.AddReason); err != nil {
 				return err
 			}
-		}
-	}
-	if c.Type == "BmcTrusted" && c.Status == fleet.ConditionFalse && c.Reason == "certificate-changed" {
-		if err := nodeEvent(ctx, tx, nodeID, "system", "security.bmc.certificate-changed", map[string]any{"message": c.Message}); err != nil {
-			return err
 		}
 	}
 	return nodeEvent(ctx, tx, nodeID, "system", "node.condition.changed",
@@ -163,8 +175,16 @@ func (s *Store) RevokeIdentity(ctx context.Context, operationID, reason string) 
 		if _, err := tx.Exec(ctx, `UPDATE certificates SET revoked_at = now(), revoke_reason = $2 WHERE node_id = $1 AND revoked_at IS NULL`, o.NodeID, reason); err != nil {
 			return fmt.Errorf("revoke the certificates of node %s: %w", o.NodeID, err)
 		}
-		_, err := changeNode(ctx, tx, o.NodeID, "revoke the identity of", `identity_generation = identity_generation + 1`)
-		return err
+		// Connected exists only while there is an identity to connect with.
+		if _, err := tx.Exec(ctx, `DELETE FROM conditions WHERE node_id = $1 AND type = 'Connected'`, o.NodeID); err != nil {
+			return fmt.Errorf("end the connection of node %s: %w", o.NodeID, err)
+		}
+		version, err := changeNode(ctx, tx, o.NodeID, "revoke the identity of", `identity_generation = identity_generation + 1,
+			no_schedule_reasons = array_remove(no_schedule_reasons, $2)`, fleet.ReasonUnreachable)
+		if err != nil {
+			return err
+		}
+		return o.event(ctx, tx, "security.node.identity-revoked", version, true, map[string]any{"reason": reason})
 	})
 }
 
@@ -188,7 +208,8 @@ func (s *Store) RecordImage(ctx context.Context, operationID string, image fleet
 }
 
 // RecordErase stores erase records, keeps skipped disks shown on the node, and
-// clears what is owed once every disk of the inventory has a record since.
+// clears what is owed once every fixed disk of the inventory has a record since.
+// A disk without a serial can have none, so it goes on being owed.
 func (s *Store) RecordErase(ctx context.Context, operationID string, disks []fleet.DiskErase) error {
 	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
 		batch := &pgx.Batch{}
@@ -206,7 +227,7 @@ func (s *Store) RecordErase(ctx context.Context, operationID string, disks []fle
 			AND EXISTS (SELECT FROM inventories i WHERE i.node_id = n.id)
 			AND NOT EXISTS (
 				SELECT FROM inventories i, jsonb_array_elements(coalesce(i.doc->'disks', '[]')) disk
-				WHERE i.node_id = n.id AND NOT EXISTS (
+				WHERE i.node_id = n.id AND NOT coalesce((disk->>'removable')::boolean, false) AND NOT EXISTS (
 					SELECT FROM erase_records r WHERE r.node_id = n.id AND r.disk_serial = coalesce(disk->>'serial', '')
 					AND r.at >= n.erase_owed_since AND r.result IN ('done', 'skipped')))`, o.NodeID)
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {

@@ -1,0 +1,114 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+// An erase stays owed until every fixed disk has a record made since the deploy
+// began; a removable medium needs none, a disk without a serial can have none.
+func TestEraseOwed(t *testing.T) {
+	t.Parallel()
+	done := func(serial string) fleet.DiskErase {
+		return fleet.DiskErase{Serial: serial, Method: "full", Result: "done"}
+	}
+	for name, c := range map[string]struct {
+		disks  []fleet.Disk
+		erased []fleet.DiskErase
+		owed   bool
+	}{
+		"all":          {[]fleet.Disk{{Serial: "A"}, {Serial: "B"}}, []fleet.DiskErase{done("A"), done("B")}, false},
+		"one left":     {[]fleet.Disk{{Serial: "A"}, {Serial: "B"}}, []fleet.DiskErase{done("A")}, true},
+		"one failed":   {[]fleet.Disk{{Serial: "A"}}, []fleet.DiskErase{{Serial: "A", Method: "full", Result: "failed"}}, true},
+		"removable":    {[]fleet.Disk{{Serial: "A"}, {Serial: "U", Removable: true}}, []fleet.DiskErase{done("A")}, false},
+		"no serial":    {[]fleet.Disk{{Serial: "A"}, {Model: "M.2"}}, []fleet.DiskErase{done("A")}, true},
+		"skipped":      {[]fleet.Disk{{Serial: "A"}}, []fleet.DiskErase{{Serial: "A", Method: "skipped", Result: "done"}}, false},
+		"no inventory": {nil, []fleet.DiskErase{done("A")}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOps(t)
+			o.mustBegin("op_1", fleet.VerbRelease)
+			if c.disks != nil {
+				if err := o.RecordInventory(t.Context(), "op_1", fleet.Inventory{Disks: c.disks}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// A record from before the deploy does not count.
+			if err := o.RecordErase(t.Context(), "op_1", []fleet.DiskErase{done("A"), done("B")}); err != nil {
+				t.Fatal(err)
+			}
+			if err := o.RecordEraseOwed(t.Context(), "op_1"); err != nil {
+				t.Fatal(err)
+			}
+			if err := o.RecordErase(t.Context(), "op_1", c.erased); err != nil {
+				t.Fatal(err)
+			}
+			s, err := store.LoadSituation(t.Context(), o.pool, "node_a")
+			if err != nil || s.EraseOwed != c.owed {
+				t.Errorf("erase owed = %v (%v), want %v", s.EraseOwed, err, c.owed)
+			}
+		})
+	}
+}
+
+// An operation revokes the identity once, however often it asks.
+func TestRevokeIdentityOnce(t *testing.T) {
+	t.Parallel()
+	o := newOps(t)
+	o.mustBegin("op_1", fleet.VerbDeploy)
+	for range 3 {
+		if err := o.RevokeIdentity(t.Context(), "op_1", "deploy"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, err := store.LoadNode(t.Context(), o.pool, "node_a")
+	if err != nil || n.IdentityGeneration != 1 {
+		t.Errorf("generation = %d (%v), want 1", n.IdentityGeneration, err)
+	}
+	if got := o.typed("security.node.identity-revoked"); got != 1 {
+		t.Errorf("%d events of the revocation, want 1", got)
+	}
+}
+
+// typed counts the events of a type.
+func (o *ops) typed(typ string) int {
+	o.t.Helper()
+	var n int
+	if err := o.pool.QueryRow(o.t.Context(), `SELECT count(*) FROM events WHERE type = $1`, typ).Scan(&n); err != nil {
+		o.t.Fatal(err)
+	}
+	return n
+}
+
+// A condition is told when its status changes and not when it is seen again; a
+// bad one keeps work off the node; every other certificate is told.
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	o := newOps(t)
+	set := func(c fleet.Condition) {
+		t.Helper()
+		if err := o.SetCondition(t.Context(), "node_a", c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		set(fleet.Condition{Type: "HardwareHealthy", Status: fleet.ConditionFalse, Reason: "fan"})
+	}
+	n, err := store.LoadNode(t.Context(), o.pool, "node_a")
+	if err != nil || len(n.NoScheduleReasons) != 1 || n.NoScheduleReasons[0] != "condition:HardwareHealthy" || o.typed("node.condition.changed") != 1 {
+		t.Errorf("reasons %v (%v), %d events; want one of each", n.NoScheduleReasons, err, o.typed("node.condition.changed"))
+	}
+	set(fleet.Condition{Type: "HardwareHealthy", Status: fleet.ConditionUnknown})
+	if n, err = store.LoadNode(t.Context(), o.pool, "node_a"); err != nil || len(n.NoScheduleReasons) != 0 {
+		t.Errorf("reasons %v (%v) after Unknown, want none", n.NoScheduleReasons, err)
+	}
+	for _, message := range []string{"first", "first", "second"} {
+		set(fleet.Condition{Type: "BmcTrusted", Status: fleet.ConditionFalse, Reason: "certificate-changed", Message: message})
+	}
+	if got := o.typed("security.bmc.certificate-changed"); got != 2 {
+		t.Errorf("%d certificates told, want 2", got)
+	}
+}
