@@ -20,6 +20,9 @@ import (
 // devPorts are the loopback ports of a stack, kept over restarts.
 type devPorts struct {
 	API, Gateway, Boot, Sim, Machines, Issuer, Postgres, Temporal, TemporalUI int
+	// Asked are the ports that temporal-dev.yaml named when Temporal's were
+	// chosen.
+	Asked [2]int
 }
 
 // choosePorts keeps the ports of the run before where they are free, else takes
@@ -31,12 +34,12 @@ func (d *devStack) choosePorts() error {
 			return fmt.Errorf("read the stack's ports: %w", err)
 		}
 	}
-	// These are named in temporal-dev.yaml, which may have changed.
-	for p, want := range map[*int]int{&d.ports.Temporal: d.config.Port, &d.ports.TemporalUI: d.config.UIPort} {
-		if *p == 0 || free(want) {
-			*p = want
-		}
+	// A changed temporal-dev.yaml counts more than what was chosen before.
+	asked := [2]int{d.config.Port, d.config.UIPort}
+	if d.ports.Temporal == 0 || d.ports.Asked != [2]int{} && d.ports.Asked != asked {
+		d.ports.Temporal, d.ports.TemporalUI = asked[0], asked[1]
 	}
+	d.ports.Asked = asked
 	taken := []int{}
 	for _, p := range []*int{&d.ports.API, &d.ports.Gateway, &d.ports.Boot, &d.ports.Sim, &d.ports.Machines, &d.ports.Issuer, &d.ports.Postgres, &d.ports.Temporal, &d.ports.TemporalUI} {
 		for !free(*p) || slices.Contains(taken, *p) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -43,6 +44,29 @@ func buildStack(t *testing.T, state string) {
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
+	}
+	ownPorts(t, state)
+}
+
+// ownPorts gives a stack ports of its own before its first start, so that
+// stacks of several tests start side by side.
+func ownPorts(t *testing.T, state string) {
+	t.Helper()
+	var ports devPorts
+	for _, p := range []*int{&ports.API, &ports.Gateway, &ports.Boot, &ports.Sim, &ports.Machines, &ports.Issuer, &ports.Postgres, &ports.Temporal, &ports.TemporalUI} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() // held until all are chosen
+		*p = l.Addr().(*net.TCPAddr).Port
+	}
+	raw, err := json.Marshal(ports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(state, "ports.json"), raw, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
