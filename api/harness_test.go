@@ -28,8 +28,11 @@ type rig struct {
 	store  *store.Store
 	issuer *devidp.Issuer
 	url    string
-	log    *bytes.Buffer
-	site   string
+	// issuerURL is the issuer's.
+	issuerURL string
+	log       *bytes.Buffer
+	logger    *slog.Logger
+	site      string
 }
 
 func newRig(t *testing.T) *rig {
@@ -40,23 +43,14 @@ func newRig(t *testing.T) *rig {
 	}
 	st := store.New(storetest.New(t), store.Options{Seal: keys, BootKey: []byte("boot key of a test, 32 bytes long")})
 	r := &rig{t: t, store: st, log: &bytes.Buffer{}}
+	r.logger = slog.New(slog.NewJSONHandler(r.log, nil))
 	idp := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { r.issuer.Handler().ServeHTTP(w, q) }))
 	t.Cleanup(idp.Close)
 	if r.issuer, err = devidp.New(idp.URL, filepath.Join(t.TempDir(), "issuer.pem")); err != nil {
 		t.Fatal(err)
 	}
-	policies, err := authz.New("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv, err := api.New(api.Options{Store: st, Authz: policies, Log: slog.New(slog.NewJSONHandler(r.log, nil)), RequestKey: []byte("k"),
-		Issuers: []api.Issuer{{Alias: "dev", URL: idp.URL, Audience: devidp.Audience}}, CallsPerSecond: 1e6})
-	if err != nil {
-		t.Fatal(err)
-	}
-	web := httptest.NewServer(srv.Handler())
-	t.Cleanup(web.Close)
-	r.url = web.URL
+	r.issuerURL = idp.URL
+	r.url = r.serve(1e6)
 	for tenant, owner := range map[string]string{"acme": "dev:owner", "globex": "dev:owner2"} {
 		if _, err := st.CreateTenant(t.Context(), tenant, owner); err != nil {
 			t.Fatal(err)
@@ -68,6 +62,23 @@ func newRig(t *testing.T) *rig {
 	r.ok("owner", "sites/create", obj{"tenantId": "acme", "name": "lab", "allowedNetworks": []string{"127.0.0.0/8"}}, &site)
 	r.site = site.Site.ID
 	return r
+}
+
+// serve starts another process of the API, with its own count of calls.
+func (r *rig) serve(callsPerSecond float64) (url string) {
+	r.t.Helper()
+	policies, err := authz.New("")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	srv, err := api.New(api.Options{Store: r.store, Authz: policies, Log: r.logger, RequestKey: []byte("k"),
+		Issuers: []api.Issuer{{Alias: "dev", URL: r.issuerURL, Audience: devidp.Audience}}, CallsPerSecond: callsPerSecond})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	web := httptest.NewServer(srv.Handler())
+	r.t.Cleanup(web.Close)
+	return web.URL
 }
 
 type obj = map[string]any

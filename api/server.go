@@ -61,6 +61,9 @@ type Server struct {
 	denied     *limiter
 	engine     *gin.Engine
 	openapi    []byte
+	// streams ends when the process is to end.
+	streams    context.Context
+	endStreams context.CancelFunc
 }
 
 // New makes the API's server. It fails when a method of the table has no
@@ -71,6 +74,7 @@ func New(o Options) (*Server, error) {
 	if o.CallsPerSecond == 0 {
 		o.CallsPerSecond = 200
 	}
+	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.limits = newLimiter(o.CallsPerSecond)
 	s.denied = newLimiter(deniedPerSecond)
 	for _, register := range []func(*Registry){registerNodes, registerMetal, registerSites, registerPools, registerOperations, registerAccess, registerIdentity} {

@@ -19,6 +19,9 @@ const (
 	streamEvery     = 250 * time.Millisecond
 	streamKeepalive = 15 * time.Second
 	streamPage      = 200
+	// streamCheck is how often a stream's caller is judged again: a role that was
+	// taken away ends it.
+	streamCheck = 10 * time.Second
 )
 
 // streamMethod is what the stream is decided and audited as.
@@ -27,12 +30,15 @@ var streamMethod = fleet.Method{Group: "events", Name: "stream", Kind: fleet.Kin
 // stream serves a tenant's events as server-sent events, from Last-Event-ID or
 // cursor on, else from now.
 func (s *Server) stream(g *gin.Context) {
-	ctx := g.Request.Context()
-	f, err := s.streamFilter(g)
+	c, f, err := s.streamFilter(g)
 	if err != nil {
 		writeProblem(g, s.log, err)
 		return
 	}
+	// The stream ends with the caller's session, and with the process.
+	ctx, cancel := context.WithDeadline(g.Request.Context(), c.SessionEnd)
+	defer cancel()
+	defer context.AfterFunc(s.streams, cancel)()
 	g.Header("Content-Type", "text/event-stream")
 	g.Header("Cache-Control", "no-store")
 	g.Header("X-Accel-Buffering", "no")
@@ -42,9 +48,15 @@ func (s *Server) stream(g *gin.Context) {
 	g.Writer.Flush()
 	tick := time.NewTicker(streamEvery)
 	defer tick.Stop()
-	quiet := time.Now()
+	quiet, judged := time.Now(), time.Now()
 	for {
-		sent, err := s.sendEvents(ctx, g, &f)
+		if time.Since(judged) > streamCheck {
+			if s.streamPermitted(ctx, c) != nil {
+				return
+			}
+			judged = time.Now()
+		}
+		sent, err := s.sendEvents(ctx, g, c, &f)
 		if err != nil {
 			return // the client resumes with its last id
 		}
@@ -66,21 +78,28 @@ func (s *Server) stream(g *gin.Context) {
 	}
 }
 
-func (s *Server) sendEvents(ctx context.Context, g *gin.Context, f *store.StreamFilter) (int, error) {
+// EndStreams ends all streams, whose clients then resume at another process; a
+// server that is shut down would wait for them.
+func (s *Server) EndStreams() { s.endStreams() }
+
+func (s *Server) sendEvents(ctx context.Context, g *gin.Context, c *Call, f *store.StreamFilter) (int, error) {
 	list, err := store.TenantEvents(ctx, s.store.Pool(), *f)
 	if err != nil {
 		return 0, err
 	}
 	for _, e := range list {
+		if f.Tx, f.Seq, err = splitCursor(e.Cursor); err != nil {
+			return 0, err
+		}
+		if e.NodeID != "" && !c.May(fleet.PermNodesRead, Target{Kind: fleet.OnNode, ID: e.NodeID, OwnerTenant: e.TenantID, NodeID: e.NodeID}) {
+			continue
+		}
 		b, err := json.Marshal(e)
 		if err != nil {
 			return 0, fmt.Errorf("write an event: %w", err)
 		}
 		if _, err := fmt.Fprintf(g.Writer, "id: %s\nevent: %s\ndata: %s\n\n", e.Cursor, e.Type, b); err != nil {
 			return 0, err //nolint:wrapcheck // the client is gone
-		}
-		if f.Tx, f.Seq, err = splitCursor(e.Cursor); err != nil {
-			return 0, err
 		}
 	}
 	if len(list) > 0 {
@@ -90,14 +109,14 @@ func (s *Server) sendEvents(ctx context.Context, g *gin.Context, f *store.Stream
 }
 
 // streamFilter authenticates, checks the query and decides.
-func (s *Server) streamFilter(g *gin.Context) (store.StreamFilter, error) {
+func (s *Server) streamFilter(g *gin.Context) (*Call, store.StreamFilter, error) {
 	ctx := g.Request.Context()
+	f := store.StreamFilter{TenantID: g.Query("tenantId"), NodeID: g.Query("nodeId"), Prefix: g.Query("type"), Limit: streamPage}
 	caller, err := s.authn.caller(ctx, g.GetHeader("Authorization"))
 	if err != nil {
-		return store.StreamFilter{}, err
+		return nil, f, err
 	}
 	g.Set("identity", caller.Identity)
-	f := store.StreamFilter{TenantID: g.Query("tenantId"), NodeID: g.Query("nodeId"), Prefix: g.Query("type"), Limit: streamPage}
 	cursor := g.GetHeader("Last-Event-ID")
 	if cursor == "" {
 		cursor = g.Query("cursor")
@@ -111,21 +130,32 @@ func (s *Server) streamFilter(g *gin.Context) (store.StreamFilter, error) {
 		}
 	}
 	if len(wrong) > 0 {
-		return f, invalidInput(wrong)
+		return nil, f, invalidInput(wrong)
+	}
+	if cursor != "" {
+		if f.Tx, f.Seq, err = splitCursor(cursor); err != nil {
+			return nil, f, err
+		}
 	}
 	c := &Call{Caller: caller, TenantID: f.TenantID, RequestID: g.GetString(requestIDKey), Method: streamMethod, srv: s}
-	if err := s.admit(ctx, c); err != nil {
-		return f, err
-	}
-	if err := c.Permit(fleet.PermNodesRead, c.OnTenant()); err != nil {
-		return f, c.refuse(ctx, "", false, err)
+	if err := s.streamPermitted(ctx, c); err != nil {
+		return nil, f, err
 	}
 	if cursor == "" {
 		f.Tx, err = store.EventsEnd(ctx, s.store.Pool())
-		return f, err
 	}
-	f.Tx, f.Seq, err = splitCursor(cursor)
-	return f, err
+	return c, f, err
+}
+
+// streamPermitted judges a stream's caller by the roles that it holds now.
+func (s *Server) streamPermitted(ctx context.Context, c *Call) error {
+	if err := s.admit(ctx, c); err != nil {
+		return err
+	}
+	if err := c.Permit(fleet.PermNodesRead, c.OnTenant()); err != nil {
+		return c.refuse(ctx, "", false, err)
+	}
+	return nil
 }
 
 // splitCursor reads an event's cursor; one beyond 64 bits is INVALID_INPUT.

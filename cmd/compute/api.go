@@ -84,7 +84,7 @@ func runAPI(ctx context.Context, c apiConfig) error {
 	if c.policies != "" {
 		go reloadPolicies(ctx, policies, c.policies)
 	}
-	return serve(ctx, c, srv.Handler())
+	return serve(ctx, c, srv)
 }
 
 // requestKey is derived from the key that all processes share.
@@ -127,9 +127,10 @@ func reloadPolicies(ctx context.Context, policies *authz.Engine, path string) {
 }
 
 // serve serves until the context ends, then lets running calls finish.
-func serve(ctx context.Context, c apiConfig, h http.Handler) error {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+func serve(ctx context.Context, c apiConfig, served *api.Server) error {
+	srv := &http.Server{Handler: served.Handler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	srv.RegisterOnShutdown(served.EndStreams)
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", c.listen)
 	if err != nil {
@@ -151,7 +152,7 @@ func serve(ctx context.Context, c apiConfig, h http.Handler) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if err := srv.Shutdown(ctx); err != nil {
-		return srv.Close() //nolint:wrapcheck // streams do not end by themselves
+		return srv.Close() //nolint:wrapcheck // calls that wait are cut off; what they change is whole or rolled back
 	}
 	return nil
 }
