@@ -70,7 +70,11 @@ func loadKey(path string) (*ecdsa.PrivateKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the issuer's key: %w", err)
 	}
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+	// Written beside and renamed: half a key would stop every later start.
+	if err := os.WriteFile(path+".new", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		return nil, fmt.Errorf("keep the issuer's key: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
 		return nil, fmt.Errorf("keep the issuer's key: %w", err)
 	}
 	return key, nil
@@ -112,7 +116,9 @@ type tokenRequest struct {
 }
 
 // Handler serves the issuer: /.well-known/openid-configuration, /keys, and
-// POST /token {sub, mfa, ttlSeconds} -> {token}.
+// POST /token {sub, mfa, ttlSeconds} -> {token}. It answers only under the
+// issuer's own name, so that a web page whose name was made to point to
+// loopback gets no token.
 func (i *Issuer) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
@@ -140,7 +146,13 @@ func (i *Issuer) Handler() http.Handler {
 		}
 		answer(w, map[string]string{"token": token})
 	})
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if i.url != "http://"+r.Host {
+			http.Error(w, "this issuer is "+i.url, http.StatusMisdirectedRequest)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 func answer(w http.ResponseWriter, v any) {
