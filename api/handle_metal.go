@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -15,21 +14,21 @@ func registerMetal(r *Registry) {
 	Handle(r, "metal", "list", metalList, paged(metalPage))
 	Handle(r, "metal", "get", metalGet)
 	Handle(r, "metal", "table", metalTable)
-	Handle(r, "metal", "enroll", metalEnroll)
-	Handle(r, "metal", "update", metalUpdate)
+	Handle(r, "metal", "enroll", metalEnroll, enrollInput)
+	Handle(r, "metal", "update", metalUpdate, updateInput)
 	Handle(r, "metal", "setCredentials", metalSetCredentials)
 	Handle(r, "metal", "inspect", metalInspect)
 	Handle(r, "metal", "commission", metalCommission)
-	Handle(r, "metal", "deploy", metalDeploy)
+	Handle(r, "metal", "deploy", metalDeploy, deployInput)
 	Handle(r, "metal", "rescue", metalRescue)
 	Handle(r, "metal", "unrescue", metalUnrescue)
-	Handle(r, "metal", "release", metalRelease)
-	Handle(r, "metal", "retire", metalRetire)
+	Handle(r, "metal", "release", metalRelease, releaseInput)
+	Handle(r, "metal", "retire", metalRetire, retireInput)
 	Handle(r, "metal", "retry", metalRetry)
 	Handle(r, "metal", "abort", metalAbort)
-	Handle(r, "metal", "power", metalPower)
-	Handle(r, "metal", "manage", metalManage)
-	Handle(r, "metal", "hold", metalHold)
+	Handle(r, "metal", "power", metalPower, powerInput)
+	Handle(r, "metal", "manage", metalManage, manageInput)
+	Handle(r, "metal", "hold", metalHold, holdInput)
 	Handle(r, "metal", "unhold", metalUnhold)
 }
 
@@ -102,7 +101,7 @@ func judge(ctx context.Context, tx pgx.Tx, nodeID string, ask fleet.Ask) (fleet.
 	if err != nil {
 		return s, err
 	}
-	if slices.Contains(destructive, ask.Verb) {
+	if slices.Contains(destructive, ask.Verb) || ask.Verb == fleet.VerbInspect && ask.Mode != "outOfBand" {
 		if err := store.RefuseWhileRecovering(ctx, tx); err != nil {
 			return s, err
 		}
@@ -227,28 +226,38 @@ func metalUnrescue(ctx context.Context, c *Call, in fleet.MetalVerbIn) (fleet.Me
 	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbUnrescue}, stored: in})
 }
 
+func powerInput(in fleet.MetalPowerIn) error { return needsReason(in.Force, "force", in.Reason) }
+
 func metalPower(ctx context.Context, c *Call, in fleet.MetalPowerIn) (fleet.MetalOperationOut, error) {
-	if err := needsReason(in.Force, "force", in.Reason); err != nil {
-		return fleet.MetalOperationOut{}, err
-	}
 	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbPower, Action: in.Action, Force: in.Force}, stored: in,
 		data: map[string]any{"action": in.Action}})
 }
 
 func eraseOf(s *string) fleet.EraseMethod { return fleet.EraseMethod(text(s)) }
 
+func releaseInput(in fleet.MetalReleaseIn) error {
+	return needsReason(len(in.SkipDisks) > 0, "skipDisks", in.Reason)
+}
+
 func metalRelease(ctx context.Context, c *Call, in fleet.MetalReleaseIn) (fleet.MetalOperationOut, error) {
-	if err := needsReason(len(in.SkipDisks) > 0, "skipDisks", in.Reason); err != nil {
-		return fleet.MetalOperationOut{}, err
-	}
 	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbRelease, Erase: eraseOf(in.Erase)}, stored: in, erase: true,
-		steps: fleet.StepsAsk{Rotate: in.RotateCredentials}})
+		steps: fleet.StepsAsk{Rotate: in.RotateCredentials},
+		input: func(_ context.Context, _ pgx.Tx, node fleet.MetalNode) error {
+			if in.RotateCredentials {
+				return canRotate(node)
+			}
+			return nil
+		}})
+}
+
+func retireInput(in fleet.MetalRetireIn) error {
+	if err := needsReason(in.Force, "force", in.Reason); err != nil {
+		return err
+	}
+	return needsReason(len(in.SkipDisks) > 0, "skipDisks", in.Reason)
 }
 
 func metalRetire(ctx context.Context, c *Call, in fleet.MetalRetireIn) (fleet.MetalOperationOut, error) {
-	if err := errors.Join(needsReason(in.Force, "force", in.Reason), needsReason(len(in.SkipDisks) > 0, "skipDisks", in.Reason)); err != nil {
-		return fleet.MetalOperationOut{}, err
-	}
 	v := verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbRetire, Erase: eraseOf(in.Erase), Force: in.Force}, stored: in, erase: true}
 	if in.Force {
 		v.permissions = []fleet.Permission{fleet.PermMetalRetireForce}
@@ -256,9 +265,31 @@ func metalRetire(ctx context.Context, c *Call, in fleet.MetalRetireIn) (fleet.Me
 	return runVerb(ctx, c, v)
 }
 
-// metalManage proves a BMC by what the host's agent reported of itself.
-// Without agents there is nothing to prove it by.
-func metalManage(context.Context, *Call, fleet.MetalManageIn) (fleet.MetalOperationOut, error) {
-	return fleet.MetalOperationOut{}, fleet.Errorf(fleet.CodeUnsupported, "no-agents",
-		"manage compares a BMC with what the adopted host's agent reported; this release adopts no hosts yet: enroll the machine by its BMC instead")
+func manageInput(in fleet.MetalManageIn) error {
+	address, err := bmcAddress(in.BMC.Address, in.BMC.Driver, "bmc.")
+	if err != nil {
+		return err
+	}
+	if err := ipmiLimits(drivenBy(address, in.BMC.Driver), in.BMC.Username, in.BMC.Password, "bmc."); err != nil {
+		return err
+	}
+	return trustInput(in.BMC, "bmc.")
+}
+
+// metalManage is judged like every verb. A host that could take it was adopted
+// by its agent, which this release does not do: without what the agent reported
+// there is nothing to prove the BMC by.
+func metalManage(ctx context.Context, c *Call, in fleet.MetalManageIn) (fleet.MetalOperationOut, error) {
+	var out fleet.MetalOperationOut
+	return Mutate(ctx, c, Mutation[fleet.MetalOperationOut]{
+		NodeID: in.NodeID, Find: c.OnNode(in.NodeID), Lock: LockNode(in.NodeID), Version: in.Version, Present: NodeVersion(in.NodeID),
+		Judge: func(ctx context.Context, tx pgx.Tx) error {
+			_, err := judge(ctx, tx, in.NodeID, fleet.Ask{Verb: fleet.VerbManage, Reason: text(in.Reason)})
+			return err
+		},
+		Change: func(context.Context, pgx.Tx) (fleet.MetalOperationOut, error) {
+			return out, fleet.Errorf(fleet.CodeUnsupported, "no-agents",
+				"manage compares a BMC with what the adopted host's agent reported; this release runs no agents: enroll the machine by its BMC instead")
+		},
+	})
 }

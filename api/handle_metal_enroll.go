@@ -2,58 +2,12 @@ package api
 
 import (
 	"context"
-	"fmt"
-	"net/netip"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/bettercompute/compute/fleet"
 	"github.com/bettercompute/compute/store"
 )
-
-// The limits of IPMI 2.0 on credentials, in bytes.
-const (
-	ipmiPassword = 20
-	ipmiUser     = 16
-)
-
-// ipmiLimits checks credentials that IPMI would cut silently.
-func ipmiLimits(driver, username, password, prefix string) error {
-	if driver != "ipmi" {
-		return nil
-	}
-	e := fleet.Errorf(fleet.CodeInvalidInput, "", "IPMI takes a user name of %d bytes and a password of %d at most", ipmiUser, ipmiPassword)
-	if len(username) > ipmiUser {
-		e.Fields = append(e.Fields, fleet.FieldError{Field: prefix + "username", Constraint: fmt.Sprintf("at most %d bytes with IPMI", ipmiUser)})
-	}
-	if len(password) > ipmiPassword {
-		e.Fields = append(e.Fields, fleet.FieldError{Field: prefix + "password", Constraint: fmt.Sprintf("at most %d bytes with IPMI", ipmiPassword)})
-	}
-	if len(e.Fields) == 0 {
-		return nil
-	}
-	return e
-}
-
-// inNetworks checks a literal address against the site's networks; a name is
-// checked in every dial.
-func inNetworks(address fleet.BMCAddress, networks []string, field string) error {
-	ip, literal := address.IP()
-	if !literal {
-		return nil
-	}
-	for _, n := range networks {
-		if p, err := netip.ParsePrefix(n); err == nil && p.Contains(ip.Unmap()) {
-			return nil
-		}
-	}
-	allowed := "none is allowed: set the site's allowedNetworks"
-	if len(networks) > 0 {
-		allowed = "allowed are " + strings.Join(networks, ", ")
-	}
-	return fleet.Invalid(field, "an address in the site's networks; "+allowed)
-}
 
 // bmcRecord makes a BMC's record of an input.
 func (c *Call) bmcRecord(nodeID, siteID string, in fleet.BMCIn, address fleet.BMCAddress) (store.BMCRecord, error) {
@@ -69,27 +23,41 @@ func (c *Call) bmcRecord(nodeID, siteID string, in fleet.BMCIn, address fleet.BM
 	return b, err
 }
 
-func metalEnroll(ctx context.Context, c *Call, in fleet.MetalEnrollIn) (fleet.MetalOperationOut, error) {
-	address, err := fleet.ParseBMCAddress(in.BMC.Address)
+// enrollInput checks what needs no row of metal/enroll.
+func enrollInput(in fleet.MetalEnrollIn) error {
+	address, err := bmcAddress(in.BMC.Address, in.BMC.Driver, "bmc.")
 	if err != nil {
-		return fleet.MetalOperationOut{}, fleet.Invalid("bmc.address", err.Error())
+		return err
 	}
-	if err := ipmiLimits(in.BMC.Driver, in.BMC.Username, in.BMC.Password, "bmc."); err != nil {
-		return fleet.MetalOperationOut{}, err
+	if err := ipmiLimits(drivenBy(address, in.BMC.Driver), in.BMC.Username, in.BMC.Password, "bmc."); err != nil {
+		return err
 	}
 	for key := range in.Labels {
 		if ownedLabel(key) {
-			return fleet.MetalOperationOut{}, fleet.Invalid("labels."+key, "a key that inventory or the system does not own (inventory/, system/)")
+			return fleet.Invalid("labels."+key, "a key that inventory or the system does not own (inventory/, system/)")
 		}
+	}
+	return trustInput(in.BMC, "bmc.")
+}
+
+func metalEnroll(ctx context.Context, c *Call, in fleet.MetalEnrollIn) (fleet.MetalOperationOut, error) {
+	address, err := bmcAddress(in.BMC.Address, in.BMC.Driver, "bmc.")
+	if err != nil {
+		return fleet.MetalOperationOut{}, err
 	}
 	chain := []fleet.Verb(nil)
 	if in.Advance == string(fleet.Ready) {
 		chain = []fleet.Verb{fleet.VerbInspect, fleet.VerbCommission}
 	}
 	m := Mutation[fleet.MetalOperationOut]{
-		Find:  c.FindTenant,
-		Input: func(ctx context.Context, tx pgx.Tx) error { return c.enrollInput(ctx, tx, in, address) },
-		Judge: func(ctx context.Context, tx pgx.Tx) error { return store.RefuseWhileRecovering(ctx, tx) },
+		Find: c.FindTenant,
+		Before: func(ctx context.Context, tx pgx.Tx) error {
+			if in.PoolID == nil {
+				return nil
+			}
+			return store.LockPool(ctx, tx, *in.PoolID, false)
+		},
+		Input: func(ctx context.Context, tx pgx.Tx) error { return c.enrollPlace(ctx, tx, in, address) },
 		Change: func(ctx context.Context, tx pgx.Tx) (fleet.MetalOperationOut, error) {
 			return c.enroll(ctx, tx, in, address, chain)
 		},
@@ -101,6 +69,7 @@ func metalEnroll(ctx context.Context, c *Call, in fleet.MetalEnrollIn) (fleet.Me
 			if _, err := c.enroll(ctx, tx, in, address, chain); err != nil {
 				return fleet.MetalOperationOut{}, err
 			}
+			// Nothing is known of the machine's model yet, so no step has an expected time.
 			plan := &fleet.Plan{Steps: fleet.StepsOf(fleet.StepsAsk{Verb: fleet.VerbEnroll}), WouldBe: fleet.Enrolling}
 			for _, v := range chain {
 				plan.Steps = append(plan.Steps, fleet.StepsOf(fleet.StepsAsk{Verb: v, Mode: "outOfBand"})...)
@@ -112,8 +81,8 @@ func metalEnroll(ctx context.Context, c *Call, in fleet.MetalEnrollIn) (fleet.Me
 	return Mutate(ctx, c, m)
 }
 
-// enrollInput checks what needs the site and the pool.
-func (c *Call) enrollInput(ctx context.Context, tx pgx.Tx, in fleet.MetalEnrollIn, address fleet.BMCAddress) error {
+// enrollPlace checks what needs the site and the pool.
+func (c *Call) enrollPlace(ctx context.Context, tx pgx.Tx, in fleet.MetalEnrollIn, address fleet.BMCAddress) error {
 	site, err := store.LoadSite(ctx, tx, c.TenantID, in.SiteID)
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/bettercompute/compute/store"
 )
 
-// isoOnly are the members that a deploy of an ISO does not take: it is booted,
+// isoInput refuses what a deploy of an ISO does not take: it is booted,
 // not written.
 func isoInput(in fleet.MetalDeployIn) error {
 	if in.Image.Format != "iso" {
@@ -48,10 +48,15 @@ func bootVia(via string, iso bool, caps fleet.Capabilities, site fleet.SiteSpec)
 	return fleet.Errorf(fleet.CodeUnsupported, "boot-via", "bootVia: %s is not offered by this machine or site; leave it out to use what is", via)
 }
 
-func metalDeploy(ctx context.Context, c *Call, in fleet.MetalDeployIn) (fleet.MetalOperationOut, error) {
-	if err := isoInput(in); err != nil {
-		return fleet.MetalOperationOut{}, err
+// deployInput checks what needs no row of metal/deploy.
+func deployInput(in fleet.MetalDeployIn) error {
+	if _, err := url.Parse(in.Image.URL); err != nil {
+		return fleet.Invalid("image.url", "an http or https URL")
 	}
+	return isoInput(in)
+}
+
+func metalDeploy(ctx context.Context, c *Call, in fleet.MetalDeployIn) (fleet.MetalOperationOut, error) {
 	iso := in.Image.Format == "iso"
 	if in.Expect == "" {
 		in.Expect = "report"
@@ -93,15 +98,33 @@ func metalSetCredentials(ctx context.Context, c *Call, in fleet.MetalSetCredenti
 	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbSetCredentials}, stored: stored,
 		secrets: map[string]string{fleet.SecretPassword: in.Password}, steps: fleet.StepsAsk{Rotate: in.Rotate},
 		input: func(_ context.Context, _ pgx.Tx, node fleet.MetalNode) error {
-			if node.BMC == nil {
-				return nil
+			if err := ipmiLimits(driverOf(node), in.Username, in.Password, ""); err != nil || !in.Rotate {
+				return err
 			}
-			driver := node.BMC.Driver
-			if node.BMC.Capabilities.Driver != "" {
-				driver = node.BMC.Capabilities.Driver
-			}
-			return ipmiLimits(driver, in.Username, in.Password, "")
+			return canRotate(node)
 		}})
+}
+
+// driverOf is the driver by which a node's BMC is talked to, as far as it is
+// known.
+func driverOf(node fleet.MetalNode) string {
+	if node.BMC == nil {
+		return ""
+	}
+	if node.BMC.Capabilities.Driver != "" {
+		return node.BMC.Capabilities.Driver
+	}
+	return node.BMC.Driver
+}
+
+// canRotate refuses to change a password over IPMI: it would have to be put on
+// a command line.
+func canRotate(node fleet.MetalNode) error {
+	if driverOf(node) != "ipmi" {
+		return nil
+	}
+	return fleet.Errorf(fleet.CodeUnsupported, "rotate-over-ipmi",
+		"the password of a BMC behind IPMI is not rotated: change it on the BMC and record it with metal/setCredentials without rotate")
 }
 
 // operationPermission is what retry and abort are decided as: the verb of the
@@ -175,61 +198,4 @@ func metalAbort(ctx context.Context, c *Call, in fleet.MetalVerbIn) (fleet.Metal
 		}
 		return c.verbAnswer(ctx, tx, in.NodeID, id, "node.operation.abort-requested", because(in.Reason, nil))
 	})
-}
-
-// nodeMetalChange is what hold and unhold share.
-func nodeMetalChange(c *Call, nodeID string, version *int64, event string, data map[string]any, change func(ctx context.Context, tx pgx.Tx, n fleet.MetalNode) (changed bool, err error)) Mutation[fleet.MetalOut] {
-	return Mutation[fleet.MetalOut]{
-		NodeID: nodeID, Find: c.OnNode(nodeID), Lock: LockNode(nodeID), Version: version, Present: NodeVersion(nodeID),
-		Change: func(ctx context.Context, tx pgx.Tx) (fleet.MetalOut, error) {
-			before, err := store.LoadMetal(ctx, tx, nodeID)
-			if err != nil {
-				return fleet.MetalOut{}, err
-			}
-			changed, err := change(ctx, tx, before)
-			if err != nil || !changed {
-				return fleet.MetalOut{Node: before}, err
-			}
-			out, err := c.metalOut(ctx, tx, nodeID)
-			if err != nil {
-				return out, err
-			}
-			waiters, err := store.NodeWaiters(ctx, tx, nodeID)
-			if err != nil {
-				return out, err
-			}
-			if err := wake(ctx, tx, waiters); err != nil {
-				return out, err
-			}
-			return out, c.nodeEvent(ctx, tx, out.Node.Node, event, data)
-		},
-	}
-}
-
-func metalHold(ctx context.Context, c *Call, in fleet.MetalHoldIn) (fleet.MetalOut, error) {
-	data := map[string]any{"reason": in.Reason}
-	if in.Until != nil {
-		data["until"] = in.Until
-	}
-	return Mutate(ctx, c, nodeMetalChange(c, in.NodeID, in.Version, "node.hold.set", data, func(ctx context.Context, tx pgx.Tx, n fleet.MetalNode) (bool, error) {
-		s, err := store.LoadSituation(ctx, tx, in.NodeID)
-		if err != nil {
-			return false, err
-		}
-		if in.Until != nil && !in.Until.After(s.Now) {
-			return false, fleet.Invalid("until", "a time to come")
-		}
-		_, err = store.HoldNode(ctx, tx, in.NodeID, &fleet.Hold{By: c.Identity, Since: fleet.At(s.Now), Reason: in.Reason, Until: in.Until})
-		return true, err
-	}))
-}
-
-func metalUnhold(ctx context.Context, c *Call, in fleet.MetalUnholdIn) (fleet.MetalOut, error) {
-	return Mutate(ctx, c, nodeMetalChange(c, in.NodeID, in.Version, "node.hold.lifted", because(in.Reason, nil), func(ctx context.Context, tx pgx.Tx, n fleet.MetalNode) (bool, error) {
-		if n.Hold == nil {
-			return false, nil
-		}
-		_, err := store.HoldNode(ctx, tx, in.NodeID, nil)
-		return true, err
-	}))
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"reflect"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -10,34 +11,47 @@ import (
 	"github.com/bettercompute/compute/store"
 )
 
+// updateInput checks what needs no row of metal/update.
+func updateInput(in fleet.MetalUpdateIn) error {
+	switch {
+	case in.Name == nil && in.PoolID == nil && in.BootMACAddress == nil && in.BMC == nil && in.AcceptIdentity == nil:
+		return fleet.Invalid("name", "at least one of name, poolId, bootMacAddress, bmc, acceptIdentity")
+	case in.AcceptIdentity != nil && in.AcceptIdentity.UUID == nil && in.AcceptIdentity.Serial == nil:
+		return fleet.Invalid("acceptIdentity", "at least one of uuid, serial")
+	case in.BMC == nil:
+		return nil
+	case in.BMC.TLS != nil && in.BMC.TLS.CA != nil && !certificates(*in.BMC.TLS.CA):
+		return fleet.Invalid("bmc.tls.ca", "PEM certificates")
+	case in.BMC.TLS != nil && in.BMC.TLS.Fingerprint != nil && in.BMC.TLS.Mode != nil && *in.BMC.TLS.Mode != "pin":
+		return fleet.Invalid("bmc.tls.fingerprint", "given with mode pin only")
+	case in.BMC.Address != nil:
+		_, err := bmcAddress(*in.BMC.Address, text(in.BMC.Driver), "bmc.")
+		return err
+	}
+	return nil
+}
+
 // metalUpdate changes what a person says of a machine. It leaves a parked
 // operation parked: it is how a person mends what stopped it.
-func metalUpdate(ctx context.Context, c *Call, in fleet.MetalUpdateIn) (fleet.MetalOut, error) {
-	if in.Name == nil && in.PoolID == nil && in.BootMACAddress == nil && in.BMC == nil && in.AcceptIdentity == nil {
-		return fleet.MetalOut{}, fleet.Invalid("name", "at least one of name, poolId, bootMacAddress, bmc, acceptIdentity")
-	}
+func metalUpdate(ctx context.Context, c *Call, in fleet.MetalUpdateIn) (fleet.MetalChangeOut, error) {
 	u := &updating{c: c, in: in}
-	m := Mutation[fleet.MetalOut]{
+	m := Mutation[fleet.MetalChangeOut]{
 		NodeID: in.NodeID, Find: c.OnNode(in.NodeID), Lock: LockNode(in.NodeID), Version: in.Version, Present: NodeVersion(in.NodeID),
-		Before: func(ctx context.Context, tx pgx.Tx) error {
-			if in.PoolID == nil {
-				return nil
-			}
-			return store.LockPool(ctx, tx, *in.PoolID, true)
-		},
-		Input: u.input,
-		Judge: func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := judge(ctx, tx, in.NodeID, fleet.Ask{Verb: fleet.VerbUpdate, Reason: text(in.Reason)}); err != nil {
-				return err
-			}
-			return u.judgePool(ctx, tx)
-		},
-		Change: u.change,
+		Before: u.lockPools, Input: u.input, Judge: u.judge, Change: u.change,
 	}
 	if in.DryRun {
-		m.DryRun = u.change // the same writes find the same conflicts; they are rolled back
+		m.DryRun = func(ctx context.Context, tx pgx.Tx) (fleet.MetalChangeOut, error) {
+			// The same writes find the same conflicts; they are rolled back.
+			_, err := u.change(ctx, tx)
+			return unmoved(u.node), err
+		}
 	}
 	return Mutate(ctx, c, m)
+}
+
+// unmoved is a dry run's answer of a change that starts nothing.
+func unmoved(node fleet.MetalNode) fleet.MetalChangeOut {
+	return fleet.MetalChangeOut{Node: node, Plan: &fleet.Plan{Steps: []fleet.PlanStep{}, WouldBe: node.ProvisionState}}
 }
 
 // updating is one metal/update.
@@ -45,44 +59,77 @@ type updating struct {
 	c    *Call
 	in   fleet.MetalUpdateIn
 	node fleet.MetalNode
-	bmc  store.BMCRecord
-	pool fleet.Pool
+	// fromPool is the pool whose lock was taken before the node's.
+	fromPool  string
+	hasBMC    bool
+	bmc, next store.BMCRecord
+	mac       *string
+	pool      fleet.Pool
 }
 
-// input checks what needs the row: the BMC's new settings and the pool.
+// lockPools takes the locks of the pools the node leaves and enters, in the
+// order of their ids, before the node's.
+func (u *updating) lockPools(ctx context.Context, tx pgx.Tx) error {
+	if u.in.PoolID == nil {
+		return nil
+	}
+	p, err := store.LoadNodeParents(ctx, tx, u.c.TenantID, u.in.NodeID)
+	if err != nil {
+		return err
+	}
+	u.fromPool = p.PoolID
+	ids := []string{*u.in.PoolID}
+	if p.PoolID != "" {
+		ids = append(ids, p.PoolID)
+	}
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
+		if err := store.LockPool(ctx, tx, id, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// input checks what needs the row: the pool and the BMC's new settings.
 func (u *updating) input(ctx context.Context, tx pgx.Tx) (err error) {
 	if u.node, err = store.LoadMetal(ctx, tx, u.in.NodeID); err != nil {
 		return err
 	}
 	if u.in.PoolID != nil {
-		if u.pool, err = store.LoadPool(ctx, tx, u.c.TenantID, *u.in.PoolID); err != nil {
+		if _, err := u.c.ownPool(*u.in.PoolID, &u.pool)(ctx, tx); err != nil {
 			return err
 		}
-		if u.pool.TenantID != u.node.TenantID {
-			return fleet.NotFound("pool")
+		if u.node.PoolID != u.fromPool {
+			return fleet.Errorf(fleet.CodeConflict, "pool-changed", "the node changed pools during the call; look at it and decide anew")
 		}
 	}
-	if u.in.BMC == nil && u.in.AcceptIdentity == nil {
-		return nil
-	}
-	var there bool
-	if u.bmc, there, err = store.LoadBMC(ctx, tx, u.in.NodeID); err != nil {
+	if u.mac, err = store.BootMAC(ctx, tx, u.in.NodeID); err != nil {
 		return err
 	}
-	if !there {
-		return fleet.Errorf(fleet.CodeInvalidState, "no-bmc", "the node has no BMC recorded")
+	if u.bmc, u.hasBMC, err = store.LoadBMC(ctx, tx, u.in.NodeID); err != nil {
+		return err
 	}
-	if u.in.BMC == nil {
+	u.next = u.bmc
+	if u.in.BMC == nil || !u.hasBMC {
 		return nil
 	}
-	return u.applyBMC(ctx, tx, *u.in.BMC)
+	return u.settings(ctx, tx, *u.in.BMC)
 }
 
-func (u *updating) applyBMC(ctx context.Context, tx pgx.Tx, in fleet.BMCUpdateIn) error {
-	if in.Address != nil {
-		address, err := fleet.ParseBMCAddress(*in.Address)
+// settings applies the given members to the BMC's.
+func (u *updating) settings(ctx context.Context, tx pgx.Tx, in fleet.BMCUpdateIn) error {
+	set(&u.next.Driver, in.Driver)
+	set(&u.next.LegacyTLS, in.LegacyTLS)
+	if in.IPMI != nil {
+		u.next.CipherSuites = in.IPMI.CipherSuites
+	}
+	if in.Address != nil || in.Driver != nil {
+		written := u.bmc.Address.String() + u.bmc.Address.System
+		set(&written, in.Address)
+		address, err := bmcAddress(written, u.next.Driver, "bmc.")
 		if err != nil {
-			return fleet.Invalid("bmc.address", err.Error())
+			return err
 		}
 		site, err := store.LoadSite(ctx, tx, u.node.TenantID, u.node.SiteID)
 		if err != nil {
@@ -91,93 +138,128 @@ func (u *updating) applyBMC(ctx context.Context, tx pgx.Tx, in fleet.BMCUpdateIn
 		if err := inNetworks(address, site.AllowedNetworks, "bmc.address"); err != nil {
 			return err
 		}
-		u.bmc.Address = address
+		u.next.Address = address
 	}
-	set(&u.bmc.Driver, in.Driver)
-	set(&u.bmc.LegacyTLS, in.LegacyTLS)
-	if in.TLS != nil {
-		if in.TLS.Mode != u.bmc.TLSMode {
-			u.bmc.CA, u.bmc.Fingerprint = nil, nil
-		}
-		u.bmc.TLSMode = in.TLS.Mode
-		if in.TLS.CA != nil {
-			u.bmc.CA = in.TLS.CA
-		}
-		if in.TLS.Fingerprint != nil {
-			u.bmc.Fingerprint = in.TLS.Fingerprint
-			// A fingerprint is what pin compares: giving one means pin.
-			u.bmc.TLSMode = "pin"
-		}
+	if in.TLS == nil {
+		return nil
 	}
-	if in.IPMI != nil {
-		u.bmc.CipherSuites = in.IPMI.CipherSuites
+	mode := u.bmc.TLSMode
+	set(&mode, in.TLS.Mode)
+	if in.TLS.Fingerprint != nil {
+		mode = "pin" // it is what pin compares
+	}
+	if mode != u.bmc.TLSMode {
+		u.next.TLSMode, u.next.CA, u.next.Fingerprint = mode, nil, nil
+	}
+	if in.TLS.CA != nil {
+		u.next.CA = in.TLS.CA
+	}
+	if in.TLS.Fingerprint != nil {
+		u.next.Fingerprint = in.TLS.Fingerprint
 	}
 	return nil
 }
 
-// judgePool keeps a pool's rules: same site, fitting GPUs, nothing allocated.
-func (u *updating) judgePool(ctx context.Context, tx pgx.Tx) error {
+// judge asks the provision table, and keeps a pool's rules: same site, fitting
+// GPUs, nothing allocated.
+func (u *updating) judge(ctx context.Context, tx pgx.Tx) error {
+	if _, err := judge(ctx, tx, u.in.NodeID, fleet.Ask{Verb: fleet.VerbUpdate, Reason: text(u.in.Reason)}); err != nil {
+		return err
+	}
+	if (u.in.BMC != nil || u.in.AcceptIdentity != nil) && !u.hasBMC {
+		return fleet.Errorf(fleet.CodeInvalidState, "no-bmc", "the node has no BMC recorded")
+	}
+	if a := u.in.AcceptIdentity; a != nil && a.UUID != nil {
+		if err := store.IdentityFree(ctx, tx, u.node.SiteID, u.in.NodeID, *a.UUID); err != nil {
+			return err
+		}
+	}
 	if u.in.PoolID == nil || u.node.PoolID == u.pool.ID {
 		return nil
 	}
-	if u.pool.State != "active" {
-		return fleet.Errorf(fleet.CodeInvalidState, "pool-archived", "the pool is archived")
-	}
-	if u.pool.SiteID != u.node.SiteID {
-		return fleet.Errorf(fleet.CodeInvalidState, "other-site", "the node is in site %s, the pool in %s", u.node.SiteID, u.pool.SiteID)
-	}
-	if err := noAllocations(ctx, tx, u.node.ID); err != nil {
-		return err
-	}
-	return gpusFit(ctx, tx, u.c.TenantID, u.pool, u.node)
+	return takes(ctx, tx, u.pool, u.node)
 }
 
-func (u *updating) change(ctx context.Context, tx pgx.Tx) (fleet.MetalOut, error) {
+func (u *updating) change(ctx context.Context, tx pgx.Tx) (fleet.MetalChangeOut, error) {
+	changed := u.changed()
+	if len(changed) == 0 {
+		return fleet.MetalChangeOut{Node: u.node}, nil
+	}
 	before, err := store.Audience(ctx, tx, u.in.NodeID)
 	if err != nil {
-		return fleet.MetalOut{}, err
+		return fleet.MetalChangeOut{}, err
 	}
-	if u.in.BMC != nil {
-		if err := store.UpdateBMC(ctx, tx, u.bmc); err != nil {
-			return fleet.MetalOut{}, err
+	if err := u.write(ctx, tx); err != nil {
+		return fleet.MetalChangeOut{}, err
+	}
+	node, err := store.LoadMetal(ctx, tx, u.in.NodeID)
+	if err != nil {
+		return fleet.MetalChangeOut{}, err
+	}
+	after, err := store.Audience(ctx, tx, u.in.NodeID)
+	if err != nil {
+		return fleet.MetalChangeOut{}, err
+	}
+	event := store.EventIn{Type: "node.updated", NodeID: u.in.NodeID, TenantID: node.TenantID, Audience: union(before, after),
+		Private: !slices.Contains(changed, "name") && !slices.Contains(changed, "poolId"),
+		Actor:   u.c.Identity, Version: node.Version, Data: because(u.in.Reason, map[string]any{"changed": changed})}
+	return fleet.MetalChangeOut{Node: node}, store.AddEvents(ctx, tx, append(u.accepted(node), event)...)
+}
+
+// write stores what changed.
+func (u *updating) write(ctx context.Context, tx pgx.Tx) error {
+	if !reflect.DeepEqual(u.bmc, u.next) {
+		if err := store.UpdateBMC(ctx, tx, u.next); err != nil {
+			return err
 		}
 	}
 	if a := u.in.AcceptIdentity; a != nil {
 		if err := store.AcceptIdentity(ctx, tx, u.in.NodeID, text(a.UUID), text(a.Serial)); err != nil {
-			return fleet.MetalOut{}, err
+			return err
 		}
 	}
-	mac := u.in.BootMACAddress
-	if mac == nil {
-		if mac, err = store.BootMAC(ctx, tx, u.in.NodeID); err != nil {
-			return fleet.MetalOut{}, err
-		}
+	mac := u.mac
+	if u.in.BootMACAddress != nil {
+		mac = u.in.BootMACAddress
 	}
-	if _, err := store.DescribeNode(ctx, tx, u.in.NodeID, or(u.in.Name, u.node.Name), or(u.in.PoolID, u.node.PoolID), mac); err != nil {
-		return fleet.MetalOut{}, err
-	}
-	out, err := u.c.metalOut(ctx, tx, u.in.NodeID)
-	if err != nil {
-		return out, err
-	}
-	after, err := store.Audience(ctx, tx, u.in.NodeID)
-	if err != nil {
-		return out, err
-	}
-	return out, store.AddEvents(ctx, tx, store.EventIn{Type: "node.updated", NodeID: u.in.NodeID, TenantID: u.node.TenantID, Audience: union(before, after),
-		Actor: u.c.Identity, Version: out.Node.Version, Data: because(u.in.Reason, map[string]any{"changed": u.changed()})})
+	_, err := store.DescribeNode(ctx, tx, u.in.NodeID, or(u.in.Name, u.node.Name), or(u.in.PoolID, u.node.PoolID), mac)
+	return err
 }
 
-// changed names what the call gave, for the event.
+// changed names what differs from before, sorted.
 func (u *updating) changed() []string {
 	out := []string{}
-	for name, given := range map[string]bool{"name": u.in.Name != nil, "poolId": u.in.PoolID != nil, "bootMacAddress": u.in.BootMACAddress != nil,
-		"bmc": u.in.BMC != nil, "acceptIdentity": u.in.AcceptIdentity != nil} {
-		if given {
-			out = append(out, name)
+	for _, m := range []struct {
+		name    string
+		differs bool
+	}{
+		{"acceptIdentity", u.in.AcceptIdentity != nil},
+		{"bmc", !reflect.DeepEqual(u.bmc, u.next)},
+		{"bootMacAddress", u.in.BootMACAddress != nil && !sameMAC(*u.in.BootMACAddress, u.mac)},
+		{"name", u.in.Name != nil && *u.in.Name != u.node.Name},
+		{"poolId", u.in.PoolID != nil && *u.in.PoolID != u.node.PoolID},
+	} {
+		if m.differs {
+			out = append(out, m.name)
 		}
 	}
-	slices.Sort(out)
+	return out
+}
+
+// accepted are the events of a trust that a person gave: a certificate, or a
+// repaired machine's identity.
+func (u *updating) accepted(node fleet.MetalNode) []store.EventIn {
+	var out []store.EventIn
+	add := func(typ string, data map[string]any) {
+		out = append(out, store.EventIn{Type: typ, NodeID: node.ID, TenantID: node.TenantID, Private: true, Actor: u.c.Identity, Version: node.Version,
+			Data: because(u.in.Reason, data)})
+	}
+	if u.next.TLSMode == "pin" && text(u.next.Fingerprint) != text(u.bmc.Fingerprint) {
+		add("security.bmc.certificate-accepted", given(map[string]any{}, "fingerprint", text(u.next.Fingerprint), "before", text(u.bmc.Fingerprint)))
+	}
+	if a := u.in.AcceptIdentity; a != nil {
+		add("security.bmc.identity-accepted", given(map[string]any{"before": u.node.BMC.Identity}, "uuid", text(a.UUID), "serial", text(a.Serial)))
+	}
 	return out
 }
 

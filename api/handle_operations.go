@@ -93,30 +93,19 @@ func operationsList(ctx context.Context, c *Call, in fleet.OperationsListIn) (fl
 	})
 }
 
-// waitEvery is how often operations/wait looks: one read by primary key.
-const waitEvery = 200 * time.Millisecond
-
 func operationsWait(ctx context.Context, c *Call, in fleet.OperationsWaitIn) (fleet.OperationOut, error) {
 	var op fleet.Operation
 	return Read(ctx, c, "", c.findOperation(&op, in.OperationID), func(ctx context.Context, q store.Reader, _ Target) (fleet.OperationOut, error) {
-		first, err := store.LoadMark(ctx, q, op.ID)
+		seen, err := store.LoadMark(ctx, q, op.ID)
 		if err != nil {
 			return fleet.OperationOut{}, err
 		}
-		deadline := time.NewTimer(time.Duration(in.TimeoutSeconds) * time.Second)
-		defer deadline.Stop()
-		tick := time.NewTicker(waitEvery)
-		defer tick.Stop()
-		for mark := first; mark == first && !mark.Settled(); {
-			select {
-			case <-ctx.Done():
-				return fleet.OperationOut{Operation: op}, nil
-			case <-deadline.C:
-				return fleet.OperationOut{Operation: op}, nil
-			case <-tick.C:
-			}
-			if mark, err = store.LoadMark(ctx, q, op.ID); err != nil {
-				return fleet.OperationOut{}, err
+		if seen.State == op.State && !seen.Settled() {
+			bounded, cancel := context.WithTimeout(ctx, time.Duration(in.TimeoutSeconds)*time.Second)
+			defer cancel()
+			c.srv.waiters.wait(bounded, op.ID, seen)
+			if ctx.Err() != nil {
+				return fleet.OperationOut{Operation: op}, nil // the caller is gone
 			}
 		}
 		op, err = store.LoadOperation(ctx, q, op.ID)

@@ -141,7 +141,7 @@ func poolNode(c *Call, in fleet.PoolNodeIn, judge func(ctx context.Context, tx p
 				return out, err
 			}
 			return out, store.AddEvents(ctx, tx, store.EventIn{Type: event, NodeID: in.NodeID, TenantID: node.TenantID, Audience: union(before, after),
-				Actor: c.Identity, Version: out.Node.Version, Data: map[string]any{"poolId": in.PoolID}})
+				Actor: c.Identity, Version: out.Node.Version, Data: because(in.Reason, map[string]any{"poolId": in.PoolID})})
 		},
 	}
 }
@@ -160,20 +160,28 @@ func union(a, b []string) []string {
 
 func poolsAddNode(ctx context.Context, c *Call, in fleet.PoolNodeIn) (fleet.MetalOut, error) {
 	return Mutate(ctx, c, poolNode(c, in, func(ctx context.Context, tx pgx.Tx, pool fleet.Pool, node fleet.MetalNode) error {
-		if pool.State != "active" {
-			return fleet.Errorf(fleet.CodeInvalidState, "pool-archived", "the pool is archived")
-		}
 		if node.PoolID != "" {
 			return fleet.Errorf(fleet.CodeInvalidState, "in-a-pool", "the node is in pool %s; call pools/removeNode there first", node.PoolID).With("poolId", node.PoolID)
 		}
-		if node.SiteID != pool.SiteID {
-			return fleet.Errorf(fleet.CodeInvalidState, "other-site", "the node is in site %s, the pool in %s", node.SiteID, pool.SiteID)
-		}
-		if err := noAllocations(ctx, tx, in.NodeID); err != nil {
-			return err
-		}
-		return gpusFit(ctx, tx, c.TenantID, pool, node)
+		return takes(ctx, tx, pool, node)
 	}, &in.PoolID, "node.pool.added"))
+}
+
+// takes says whether a pool takes a node: an active pool of the node's site,
+// nothing allocated, GPUs that fit.
+func takes(ctx context.Context, tx pgx.Tx, pool fleet.Pool, node fleet.MetalNode) error {
+	switch {
+	case pool.State != "active":
+		return fleet.Errorf(fleet.CodeInvalidState, "pool-archived", "the pool is archived")
+	case node.ProvisionState == fleet.Retired:
+		return fleet.Errorf(fleet.CodeInvalidState, "retired", "the node is retired")
+	case node.SiteID != pool.SiteID:
+		return fleet.Errorf(fleet.CodeInvalidState, "other-site", "the node is in site %s, the pool in %s", node.SiteID, pool.SiteID)
+	}
+	if err := noAllocations(ctx, tx, node.ID); err != nil {
+		return err
+	}
+	return gpusFit(ctx, tx, pool.TenantID, pool, node)
 }
 
 // gpusFit compares a node's inventory with a pool, by canonical names. Without

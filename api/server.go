@@ -59,6 +59,7 @@ type Server struct {
 	limits     *limiter
 	metrics    *metrics
 	denied     *limiter
+	waiters    *waiters
 	engine     *gin.Engine
 	openapi    []byte
 	// streams ends when the process is to end.
@@ -77,6 +78,7 @@ func New(o Options) (*Server, error) {
 	s.streams, s.endStreams = context.WithCancel(context.Background())
 	s.limits = newLimiter(o.CallsPerSecond)
 	s.denied = newLimiter(deniedPerSecond)
+	s.waiters = newWaiters(o.Store)
 	for _, register := range []func(*Registry){registerNodes, registerMetal, registerSites, registerPools, registerOperations, registerAccess, registerIdentity} {
 		register(s.registry)
 	}

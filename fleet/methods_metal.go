@@ -1,10 +1,20 @@
 package fleet
 
+import "slices"
+
 // BMCTLSIn is how a BMC's certificate is trusted.
 type BMCTLSIn struct {
 	Mode        string  `json:"mode,omitempty" validate:"omitempty,oneof=verify pin insecure" default:"verify" doc:"verify against a CA, pin one certificate (the first seen unless fingerprint is given), or insecure."`
 	CA          *string `json:"ca,omitempty" validate:"omitempty,max=65536" doc:"PEM bundle for verify; the system's when absent."`
 	Fingerprint *string `json:"fingerprint,omitempty" validate:"omitempty,pattern=fingerprint" doc:"SHA-256 of the certificate for pin."`
+}
+
+// BMCTLSUpdateIn changes how a BMC's certificate is trusted; absent members
+// stay.
+type BMCTLSUpdateIn struct {
+	Mode        *string `json:"mode,omitempty" validate:"omitempty,oneof=verify pin insecure" doc:"verify against a CA, pin one certificate, or insecure."`
+	CA          *string `json:"ca,omitempty" validate:"omitempty,max=65536" doc:"PEM bundle for verify."`
+	Fingerprint *string `json:"fingerprint,omitempty" validate:"omitempty,pattern=fingerprint" doc:"SHA-256 of the certificate to trust from now on; makes the mode pin."`
 }
 
 // BMCIPMIIn are IPMI's own settings.
@@ -25,11 +35,11 @@ type BMCIn struct {
 
 // BMCUpdateIn changes a BMC's settings; absent members stay.
 type BMCUpdateIn struct {
-	Address   *string    `json:"address,omitempty" validate:"omitempty,min=1,max=1024" doc:"New address."`
-	Driver    *string    `json:"driver,omitempty" validate:"omitempty,oneof=auto redfish ipmi" doc:"New driver."`
-	TLS       *BMCTLSIn  `json:"tls,omitempty" doc:"New trust; with pin and a fingerprint the new certificate is accepted."`
-	IPMI      *BMCIPMIIn `json:"ipmi,omitempty" doc:"New IPMI settings."`
-	LegacyTLS *bool      `json:"legacyTls,omitempty" doc:"Allow old TLS."`
+	Address   *string         `json:"address,omitempty" validate:"omitempty,min=1,max=1024" doc:"New address."`
+	Driver    *string         `json:"driver,omitempty" validate:"omitempty,oneof=auto redfish ipmi" doc:"New driver."`
+	TLS       *BMCTLSUpdateIn `json:"tls,omitempty" doc:"New trust; with a fingerprint the new certificate is accepted."`
+	IPMI      *BMCIPMIIn      `json:"ipmi,omitempty" doc:"New IPMI settings."`
+	LegacyTLS *bool           `json:"legacyTls,omitempty" doc:"Allow old TLS."`
 }
 
 // MetalListIn is the input of metal/list.
@@ -60,6 +70,13 @@ type MetalOperationOut struct {
 	Node      *MetalNode `json:"node,omitempty"`
 	Operation *Operation `json:"operation,omitempty"`
 	Plan      *Plan      `json:"plan,omitempty"`
+}
+
+// MetalChangeOut is the answer of a change that starts no operation. A dry run
+// answers Plan too, and the node as it is.
+type MetalChangeOut struct {
+	Node MetalNode `json:"node"`
+	Plan *Plan     `json:"plan,omitempty"`
 }
 
 // TableOut is the provision state table.
@@ -193,6 +210,7 @@ type MetalPowerIn struct {
 type MetalHoldIn struct {
 	NodeIn
 	VersionIn
+	DryRunIn
 	Reason string `json:"reason" validate:"required,min=1,max=256,pattern=reason" doc:"Why the node is held."`
 	Until  *Time  `json:"until,omitempty" doc:"When the hold ends by itself."`
 }
@@ -202,9 +220,17 @@ type MetalUnholdIn struct {
 	NodeIn
 	VersionIn
 	ReasonIn
+	DryRunIn
 }
 
 var verbErrors = []Code{CodeNotFound, CodeConflict, CodeInvalidState}
+
+// orUnsupported is a verb that can also ask for what a machine, a driver or
+// this release does not offer.
+func orUnsupported(m Method) Method {
+	m.Errors = append(slices.Clone(m.Errors), CodeUnsupported)
+	return m
+}
 
 // verb makes the row of a metal verb on a node.
 func verb(name string, v Verb, p Permission, in any, summary string) Method {
@@ -214,7 +240,7 @@ func verb(name string, v Verb, p Permission, in any, summary string) Method {
 
 // updateMethod answers the node alone: an update starts no operation.
 var updateMethod = Method{Group: "metal", Name: "update", Kind: KindMutation, Permission: PermMetalUpdate, Resource: OnNode, Verb: VerbUpdate,
-	DryRun: true, Module: "server", Phase: "v0.1", In: MetalUpdateIn{}, Out: MetalOut{}, Errors: verbErrors,
+	DryRun: true, Module: "server", Phase: "v0.1", In: MetalUpdateIn{}, Out: MetalChangeOut{}, Errors: verbErrors,
 	Summary: "Change a machine's name, pool, boot NIC or BMC settings, or accept a repaired machine's identity."}
 
 var metalMethods = []Method{
@@ -228,23 +254,23 @@ var metalMethods = []Method{
 		Module: "server", Phase: "v0.1", In: MetalEnrollIn{}, Out: MetalOperationOut{}, Errors: []Code{CodeNotFound, CodeConflict},
 		Summary: "Enroll a machine by its BMC."},
 	updateMethod,
-	verb("setCredentials", VerbSetCredentials, PermMetalSetCredentials, MetalSetCredentialsIn{}, "Record, or rotate, the BMC's credentials."),
+	orUnsupported(verb("setCredentials", VerbSetCredentials, PermMetalSetCredentials, MetalSetCredentialsIn{}, "Record, or rotate, the BMC's credentials.")),
 	verb("inspect", VerbInspect, PermMetalInspect, MetalInspectIn{}, "Read a machine's inventory."),
 	verb("commission", VerbCommission, PermMetalCommission, MetalCommissionIn{}, "Prove that a machine can be controlled and matches its pool; it ends ready."),
-	verb("deploy", VerbDeploy, PermMetalDeploy, MetalDeployIn{}, "Install an image and boot it."),
+	orUnsupported(verb("deploy", VerbDeploy, PermMetalDeploy, MetalDeployIn{}, "Install an image and boot it.")),
 	verb("rescue", VerbRescue, PermMetalRescue, MetalRescueIn{}, "Boot our rescue system with the given keys."),
 	verb("unrescue", VerbUnrescue, PermMetalRescue, MetalVerbIn{}, "Boot a rescued machine from its disk again."),
-	verb("release", VerbRelease, PermMetalRelease, MetalReleaseIn{}, "Take a machine back: off, erased, ready."),
+	orUnsupported(verb("release", VerbRelease, PermMetalRelease, MetalReleaseIn{}, "Take a machine back: off, erased, ready.")),
 	verb("retire", VerbRetire, PermMetalRetire, MetalRetireIn{}, "Take a machine out of service for good."),
 	verb("retry", VerbRetry, "", MetalVerbIn{}, "Go on with a parked operation from the step that failed; decided as the operation's verb."),
 	verb("abort", VerbAbort, "", MetalVerbIn{}, "End the present operation after cleaning up; decided as the operation's verb."),
 	verb("power", VerbPower, PermMetalPower, MetalPowerIn{}, "Switch a machine's power."),
-	verb("manage", VerbManage, PermMetalManage, MetalManageIn{}, "Give an adopted host its BMC, after proof that it is that host's."),
+	orUnsupported(verb("manage", VerbManage, PermMetalManage, MetalManageIn{}, "Give an adopted host its BMC, after proof that it is that host's.")),
 	{Group: "metal", Name: "hold", Kind: KindMutation, Permission: PermMetalHold, Resource: OnNode,
-		Module: "server", Phase: "v0.1", In: MetalHoldIn{}, Out: MetalOut{}, Errors: []Code{CodeNotFound, CodeConflict},
+		DryRun: true, Module: "server", Phase: "v0.1", In: MetalHoldIn{}, Out: MetalChangeOut{}, Errors: []Code{CodeNotFound, CodeConflict},
 		Summary: "Keep every change of power, boot or disk away from a node."},
 	{Group: "metal", Name: "unhold", Kind: KindMutation, Permission: PermMetalHold, Resource: OnNode,
-		Module: "server", Phase: "v0.1", In: MetalUnholdIn{}, Out: MetalOut{}, Errors: []Code{CodeNotFound, CodeConflict},
+		DryRun: true, Module: "server", Phase: "v0.1", In: MetalUnholdIn{}, Out: MetalChangeOut{}, Errors: []Code{CodeNotFound, CodeConflict},
 		Summary: "Lift a hold; a waiting operation goes on."},
 }
 

@@ -163,6 +163,21 @@ func UpdateBMC(ctx context.Context, tx pgx.Tx, b BMCRecord) error {
 	return nil
 }
 
+// IdentityFree is CONFLICT, naming it, when another node of the site has a BMC
+// of this UUID.
+func IdentityFree(ctx context.Context, q Reader, siteID, nodeID, uuid string) error {
+	var other string
+	err := q.QueryRow(ctx, `SELECT coalesce(min(node_id), '') FROM bmcs WHERE site_id = $1 AND node_id <> $2 AND lower(identity->>'uuid') = lower($3)`,
+		siteID, nodeID, uuid).Scan(&other)
+	if err != nil {
+		return fmt.Errorf("look for another machine of identity %s: %w", uuid, err)
+	}
+	if other == "" {
+		return nil
+	}
+	return fleet.Errorf(fleet.CodeConflict, "already-enrolled", "node %s of this site has this identity", other).With("nodeId", other)
+}
+
 // AcceptIdentity records the identity of a repaired machine in place of the
 // one enrolled; empty members stay. The machine key, which was made from the
 // old identity, is learned anew by the next operation.

@@ -154,6 +154,25 @@ func LoadMark(ctx context.Context, q Reader, operationID string) (OperationMark,
 	return m, nil
 }
 
+// LoadMarks reads the marks of operations in one statement.
+func LoadMarks(ctx context.Context, q Reader, ids []string) (map[string]OperationMark, error) {
+	rows, err := q.Query(ctx, `SELECT id, state, ended_at IS NOT NULL, parked FROM operations WHERE id = ANY($1)`, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read the states of %d operations: %w", len(ids), err)
+	}
+	marks := make(map[string]OperationMark, len(ids))
+	var id string
+	var m OperationMark
+	_, err = pgx.ForEachRow(rows, []any{&id, &m.State, &m.Ended, &m.Parked}, func() error {
+		marks[id] = m
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the states of %d operations: %w", len(ids), err)
+	}
+	return marks, nil
+}
+
 // OperationFilter selects operations of a list; nil members select all.
 type OperationFilter struct {
 	TenantID               string
