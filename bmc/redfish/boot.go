@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/stmcginnis/gofish/redfish"
@@ -122,6 +123,33 @@ func (c *Client) Boot(ctx context.Context) (bmc.BootOverride, error) {
 	return home.boot.override(), nil
 }
 
+// biosMode is the boot mode that the BIOS attributes name, "" where they name
+// none we know.
+func (c *Client) biosMode(ctx context.Context, s system) (string, error) {
+	if s.more.Bios == "" {
+		return "", nil
+	}
+	r, err := c.get(ctx, string(s.more.Bios), "read the boot mode of "+c.name())
+	if missing(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	var b struct {
+		Attributes struct{ BootMode string }
+	}
+	_ = json.Unmarshal(r.raw, &b) // attributes of another shape name no mode
+	switch strings.ToLower(b.Attributes.BootMode) {
+	case "uefi":
+		return string(redfish.UEFIBootSourceOverrideMode), nil
+	case "legacy", "bios", "legacybios":
+		return string(redfish.LegacyBootSourceOverrideMode), nil
+	default:
+		return "", nil
+	}
+}
+
 // bootRun is one SetBoot under way.
 type bootRun struct {
 	c     *Client
@@ -134,6 +162,8 @@ type bootRun struct {
 	sendMode, neverMode, sendTarget bool
 	// modeBefore is the mode as it was before anything was sent.
 	modeBefore string
+	// biosMode is the mode that the BIOS attributes say, where Boot shows none.
+	biosMode string
 	// tagTry counts the refusals of a current ETag.
 	tagTry int
 	// confirms counts writes that were accepted but not read back as wanted.
@@ -155,6 +185,11 @@ func (c *Client) SetBoot(ctx context.Context, want bmc.BootOverride) error {
 		}
 		if first {
 			r.modeBefore = p.boot.mode()
+			if r.wantedMode() != "" && p.boot.Mode == nil {
+				if r.biosMode, err = c.biosMode(ctx, s); err != nil {
+					return err
+				}
+			}
 		}
 		if err := r.possible(p); err != nil {
 			return err
@@ -206,17 +241,16 @@ func (r *bootRun) possible(p bootPlace) error {
 	if r.want.Target == bmc.BootHTTP && r.want.HTTPURL != "" && p.boot.HTTPURI == nil {
 		return &bmc.Error{Kind: bmc.KindUnsupported, Doing: r.doing(), Cause: "the BMC takes no boot URL", Remedy: "boot by virtual media"}
 	}
-	if want := r.wantedMode(); want != "" && r.neverMode && p.boot.mode() != want {
+	want := r.wantedMode()
+	hidden := p.boot.Mode == nil && r.biosMode != "" && r.biosMode != want
+	if want != "" && (hidden || r.neverMode && p.boot.mode() != want) {
 		return r.wrongMode(p)
 	}
 	return nil
 }
 
 func (r *bootRun) wrongMode(p bootPlace) error {
-	is := p.boot.mode()
-	if is == "" {
-		is = "not shown"
-	}
+	is := firstOf(p.boot.mode(), r.biosMode, "not shown")
 	return &bmc.Error{Kind: bmc.KindRefused, Doing: r.doing(), Cause: fmt.Sprintf("the boot mode is %s, wanted is %s, and the BMC does not let it be changed", is, r.wantedMode()),
 		Remedy: "change the boot mode in the machine's own setup"}
 }

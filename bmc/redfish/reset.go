@@ -58,7 +58,7 @@ func (r *powerRun) send(ctx context.Context, s system, t redfish.ResetType, targ
 			}
 			continue
 		case reactFail:
-			if err == nil && r.alreadyThere(ctx, target) {
+			if err == nil && v.class == classRefused && r.alreadyThere(ctx, v, target) {
 				return nil
 			}
 			return failed
@@ -89,10 +89,15 @@ func (r *powerRun) failed(a *answer, v verdict, err error) error {
 // unsend forgets the last request, which never left.
 func (r *powerRun) unsend() { r.result.Sent = r.result.Sent[:len(r.result.Sent)-1] }
 
-// alreadyThere says whether the goal is reached although a Reset was refused.
-func (r *powerRun) alreadyThere(ctx context.Context, target bmc.PowerState) bool {
-	s, err := r.settled(ctx)
-	return err == nil && s.power() == target
+// alreadyThere says whether the goal is reached although a Reset was refused. A
+// refusal that is not about the value sent may be about a state that is not
+// shown yet.
+func (r *powerRun) alreadyThere(ctx context.Context, v verdict, target bmc.PowerState) bool {
+	if _, ok := v.msgs.has(valueKeys); ok {
+		return false
+	}
+	reached, err := r.watch(ctx, target)
+	return err == nil && reached
 }
 
 // settle waits before a Reset is sent again: as long as the BMC asked when it
