@@ -41,7 +41,6 @@ type bench struct {
 	// identity, when set, is what the machine was enrolled as.
 	identity *fleet.BMCIdentity
 	quirks   []string
-	clients  []*redfish.Client
 }
 
 func newBench(t *testing.T, spec sim.MachineSpec) *bench {
