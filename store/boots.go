@@ -18,10 +18,11 @@ import (
 
 // The labels that keep what is derived from the boot key apart.
 const (
-	labelBootID  = "boot-id"
-	labelToken   = "call-in-token"
-	labelSession = "session"
-	labelReport  = "report-id"
+	labelBootID      = "boot-id"
+	labelToken       = "call-in-token"
+	labelSession     = "session"
+	labelReport      = "report-id"
+	labelDeployToken = "deploy-token"
 )
 
 // presence is how long a machine that was heard of counts as there.

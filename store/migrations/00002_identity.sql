@@ -32,6 +32,7 @@ CREATE TABLE node_keys (
     hash     bytea PRIMARY KEY,                        -- SHA-256 of the public key's SPKI
     node_id  text NOT NULL UNIQUE REFERENCES nodes,
     tpm      boolean NOT NULL DEFAULT false,           -- bound to a TPM: survives a revocation by an operation
+    token_id text,                                     -- the join token it was bound with
     bound_at timestamptz NOT NULL DEFAULT now()
 );
 
@@ -54,7 +55,12 @@ CREATE TABLE joined_hardware (
 CREATE INDEX joined_hardware_macs ON joined_hardware USING gin (macs);
 CREATE INDEX joined_hardware_uuid ON joined_hardware (uuid);
 
+CREATE INDEX bmcs_by_uuid ON bmcs (lower(identity->>'uuid'));
+
+-- A certificate counts as the machine's once the machine showed it: the answer
+-- to a join can be lost.
 ALTER TABLE certificates ADD COLUMN key_hash bytea;
+ALTER TABLE certificates ADD COLUMN used_at timestamptz;
 
 -- One row a gateway process: since when it has served without a break. Who was
 -- not heard of is lost only when there was a gateway to be heard by.
