@@ -5,10 +5,9 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/bettercompute/compute/localstack"
 	"github.com/bettercompute/compute/store"
+	"github.com/bettercompute/compute/store/storetest"
 )
 
 // A reader sees no event of a transaction that began after one that is still
@@ -16,23 +15,7 @@ import (
 // horizon is the cluster's, so this needs one of its own.
 func TestEventHorizon(t *testing.T) {
 	t.Parallel()
-	pg, err := localstack.StartPostgres(t.Context(), localstack.PostgresOptions{Dir: t.TempDir(), Throwaway: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := pg.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := store.Migrate(t.Context(), pg.URL); err != nil {
-		t.Fatal(err)
-	}
-	pool, err := pgxpool.New(t.Context(), pg.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool, _ := storetest.Cluster(t)
 	event := func(tx pgx.Tx, typ string) {
 		t.Helper()
 		if err := store.AddEvents(t.Context(), tx, store.EventIn{Type: typ, NodeID: "node_a", TenantID: "acme", Actor: "system"}); err != nil {
