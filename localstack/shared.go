@@ -55,15 +55,33 @@ func SharedTemporal(ctx context.Context) (string, error) {
 		for i := range testNamespaces {
 			c.ExtraNamespaces = append(c.ExtraNamespaces, namespaceName(i))
 		}
-		if c.Port, err = FreePort(); err != nil {
-			return "", 0, err
-		}
-		t, err := StartTemporal(ctx, binary, dir, c, nil, true)
+		t, err := startShared(ctx, binary, dir, c)
 		if err != nil {
 			return "", 0, err
 		}
 		return t.Address, t.PID, nil
 	})
+}
+
+// sharedStarts is how often the shared server is started before its failure
+// counts: between the look for a free port and its use another process may take
+// one of the ports it needs.
+const sharedStarts = 3
+
+func startShared(ctx context.Context, binary, dir string, c TemporalConfig) (*Temporal, error) {
+	var failed error
+	for range sharedStarts {
+		var err error
+		if c.Port, err = FreePort(); err != nil {
+			return nil, err
+		}
+		t, err := StartTemporal(ctx, binary, dir, c, nil, true)
+		if err == nil {
+			return t, nil
+		}
+		failed = errors.Join(failed, err)
+	}
+	return nil, failed
 }
 
 func namespaceName(i int) string { return "test-" + strconv.Itoa(i) }
