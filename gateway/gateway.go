@@ -105,7 +105,7 @@ func (g *Gateway) poll(ctx context.Context) {
 		if len(ids) == 0 {
 			continue
 		}
-		due, err := g.store.BootsWithCommands(ctx, ids)
+		due, err := g.store.OwnersWithCommands(ctx, ids)
 		if err != nil {
 			if ctx.Err() == nil {
 				g.log.Warn("looking for commands", "error", err)

@@ -102,7 +102,7 @@ func (g *Gateway) nextCommand(w http.ResponseWriter, r *http.Request, m store.Bo
 	woken, remove := g.waiting.add(m.BootID)
 	defer remove()
 	for {
-		d, err := g.store.NextCommand(r.Context(), m.BootID)
+		d, err := g.store.NextCommand(r.Context(), store.OfBoot(m.BootID))
 		if err != nil {
 			g.answerError(w, r, err)
 			return
@@ -143,7 +143,7 @@ func (g *Gateway) commandProgress(w http.ResponseWriter, r *http.Request, m stor
 	if in.Percent != nil {
 		*in.Percent = min(max(*in.Percent, 0), 100)
 	}
-	if err := g.store.CommandProgress(r.Context(), m.BootID, r.PathValue("id"), in.Percent, text(in.Detail, detailMax)); err != nil {
+	if err := g.store.CommandProgress(r.Context(), store.OfBoot(m.BootID), r.PathValue("id"), in.Percent, text(in.Detail, detailMax)); err != nil {
 		g.answerError(w, r, err)
 		return
 	}
@@ -157,7 +157,7 @@ func (g *Gateway) commandResult(w http.ResponseWriter, r *http.Request, m store.
 		return
 	}
 	in.Error, in.Data = text(in.Error, 16<<10), storableJSON(in.Data)
-	if err := g.store.CommandResult(r.Context(), m.BootID, r.PathValue("id"), in); err != nil {
+	if err := g.store.CommandResult(r.Context(), store.OfBoot(m.BootID), r.PathValue("id"), in); err != nil {
 		g.answerError(w, r, err)
 		return
 	}

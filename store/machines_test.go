@@ -277,7 +277,7 @@ func TestCommandLife(t *testing.T) {
 	}
 	m := b.callIn(boot.ID)
 	for range 2 { // delivered at least once: until it is answered
-		d, err := b.NextCommand(t.Context(), m.BootID)
+		d, err := b.NextCommand(t.Context(), store.OfBoot(m.BootID))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,12 +293,12 @@ func TestCommandLife(t *testing.T) {
 		}
 	}
 	half := 50
-	if err := b.CommandProgress(t.Context(), m.BootID, id, &half, "half-way"); err != nil {
+	if err := b.CommandProgress(t.Context(), store.OfBoot(m.BootID), id, &half, "half-way"); err != nil {
 		t.Fatal(err)
 	}
 	done := store.CommandOutcome{OK: true, Data: json.RawMessage(`{"n":1}`)}
 	for range 2 { // a result whose answer was lost is told again
-		if err := b.CommandResult(t.Context(), m.BootID, id, done); err != nil {
+		if err := b.CommandResult(t.Context(), store.OfBoot(m.BootID), id, done); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -339,7 +339,7 @@ func TestCommandEnded(t *testing.T) {
 	if c, err := b.Command(t.Context(), late); err != nil || c.State != store.CommandExpired {
 		t.Errorf("late command = %+v, %v; want expired", c, err)
 	}
-	if d, err := b.NextCommand(t.Context(), m1.BootID); err != nil || d != nil {
+	if d, err := b.NextCommand(t.Context(), store.OfBoot(m1.BootID)); err != nil || d != nil {
 		t.Errorf("an expired command is delivered: %+v, %v", d, err)
 	}
 	open := send("open", time.Hour)
@@ -347,10 +347,10 @@ func TestCommandEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, id := range map[string]string{"expired": late, "cancelled": open} {
-		if err := b.CommandProgress(t.Context(), m1.BootID, id, nil, ""); fleet.ReasonOf(err) != store.ReasonCommandEnded {
+		if err := b.CommandProgress(t.Context(), store.OfBoot(m1.BootID), id, nil, ""); fleet.ReasonOf(err) != store.ReasonCommandEnded {
 			t.Errorf("progress of a %s command: %v, want reason %s", name, err, store.ReasonCommandEnded)
 		}
-		if err := b.CommandResult(t.Context(), m1.BootID, id, store.CommandOutcome{OK: true}); fleet.ReasonOf(err) != store.ReasonCommandEnded {
+		if err := b.CommandResult(t.Context(), store.OfBoot(m1.BootID), id, store.CommandOutcome{OK: true}); fleet.ReasonOf(err) != store.ReasonCommandEnded {
 			t.Errorf("result of a %s command: %v, want reason %s", name, err, store.ReasonCommandEnded)
 		}
 	}
@@ -360,10 +360,10 @@ func TestCommandEnded(t *testing.T) {
 	if c, err := b.Command(t.Context(), ofFirst); err != nil || c.State != store.CommandCancelled {
 		t.Errorf("a former boot's command = %+v, %v; want cancelled", c, err)
 	}
-	if err := b.CommandResult(t.Context(), m2.BootID, ofFirst, store.CommandOutcome{OK: true}); fleet.CodeOf(err) != fleet.CodeNotFound {
+	if err := b.CommandResult(t.Context(), store.OfBoot(m2.BootID), ofFirst, store.CommandOutcome{OK: true}); fleet.CodeOf(err) != fleet.CodeNotFound {
 		t.Errorf("result of another boot's command: %v, want NOT_FOUND", err)
 	}
-	ids, err := b.BootsWithCommands(t.Context(), []string{first.ID, second.ID})
+	ids, err := b.OwnersWithCommands(t.Context(), []string{first.ID, second.ID})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,10 +96,6 @@ func nodeEvent(ctx context.Context, tx pgx.Tx, nodeID, actor, typ string, data m
 // with an event when the status changed. A condition that stays as it is costs
 // one read.
 func (s *Store) SetCondition(ctx context.Context, nodeID string, c fleet.Condition) error {
-	kind, ok := fleet.ConditionKinds[c.Type]
-	if !ok {
-		return fmt.Errorf("no condition type %q", c.Type)
-	}
 	var same bool
 	err := s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM conditions WHERE node_id = $1 AND type = $2 AND status = $3 AND reason = $4 AND message = $5)`,
 		nodeID, c.Type, string(c.Status), c.Reason, c.Message).Scan(&same)
@@ -113,29 +109,38 @@ func (s *Store) SetCondition(ctx context.Context, nodeID string, c fleet.Conditi
 		if _, _, err := lockNode(ctx, tx, nodeID); err != nil {
 			return err
 		}
-		var before fleet.ConditionStatus
-		err := tx.QueryRow(ctx, `SELECT status FROM conditions WHERE node_id = $1 AND type = $2`, nodeID, c.Type).Scan(&before)
-		if err != nil && !isNoRows(err) {
-			return fmt.Errorf("read condition %s of node %s: %w", c.Type, nodeID, err)
-		}
-		_, err = tx.Exec(ctx, `INSERT INTO conditions (node_id, type, status, reason, message) VALUES ($1, $2, $3, $4, $5)
-			ON CONFLICT (node_id, type) DO UPDATE SET status = EXCLUDED.status, reason = EXCLUDED.reason, message = EXCLUDED.message,
-			since = CASE WHEN conditions.status = EXCLUDED.status THEN conditions.since ELSE now() END`,
-			nodeID, c.Type, string(c.Status), c.Reason, c.Message)
-		if err != nil {
-			return fmt.Errorf("record condition %s of node %s: %w", c.Type, nodeID, err)
-		}
-		if certificateChanged(c) {
-			// Each new certificate is told, also when the one before was refused.
-			if err := nodeEvent(ctx, tx, nodeID, "system", "security.bmc.certificate-changed", map[string]any{"message": c.Message}); err != nil {
-				return err
-			}
-		}
-		if before == c.Status {
-			return nil
-		}
-		return conditionChanged(ctx, tx, nodeID, c, before, kind)
+		return setCondition(ctx, tx, nodeID, c)
 	})
+}
+
+// setCondition is SetCondition for a node whose row is locked.
+func setCondition(ctx context.Context, tx pgx.Tx, nodeID string, c fleet.Condition) error {
+	kind, ok := fleet.ConditionKinds[c.Type]
+	if !ok {
+		return fmt.Errorf("no condition type %q", c.Type)
+	}
+	var before fleet.ConditionStatus
+	err := tx.QueryRow(ctx, `SELECT status FROM conditions WHERE node_id = $1 AND type = $2`, nodeID, c.Type).Scan(&before)
+	if err != nil && !isNoRows(err) {
+		return fmt.Errorf("read condition %s of node %s: %w", c.Type, nodeID, err)
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO conditions (node_id, type, status, reason, message) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (node_id, type) DO UPDATE SET status = EXCLUDED.status, reason = EXCLUDED.reason, message = EXCLUDED.message,
+		since = CASE WHEN conditions.status = EXCLUDED.status THEN conditions.since ELSE now() END`,
+		nodeID, c.Type, string(c.Status), c.Reason, c.Message)
+	if err != nil {
+		return fmt.Errorf("record condition %s of node %s: %w", c.Type, nodeID, err)
+	}
+	if certificateChanged(c) {
+		// Each new certificate is told, also when the one before was refused.
+		if err := nodeEvent(ctx, tx, nodeID, "system", "security.bmc.certificate-changed", map[string]any{"message": c.Message}); err != nil {
+			return err
+		}
+	}
+	if before == c.Status {
+		return nil
+	}
+	return conditionChanged(ctx, tx, nodeID, c, before, kind)
 }
 
 func certificateChanged(c fleet.Condition) bool {
@@ -172,15 +177,11 @@ func (s *Store) RevokeIdentity(ctx context.Context, operationID, reason string) 
 		if _, err := tx.Exec(ctx, `UPDATE operations SET journal = journal || '{"identity-revoked": true}' WHERE id = $1`, o.ID); err != nil {
 			return fmt.Errorf("record the revocation by operation %s: %w", o.ID, err)
 		}
-		if _, err := tx.Exec(ctx, `UPDATE certificates SET revoked_at = now(), revoke_reason = $2 WHERE node_id = $1 AND revoked_at IS NULL`, o.NodeID, reason); err != nil {
-			return fmt.Errorf("revoke the certificates of node %s: %w", o.NodeID, err)
+		// The disk that held a software key goes; a TPM's key stays the machine's.
+		if _, err := tx.Exec(ctx, `DELETE FROM node_keys WHERE node_id = $1 AND NOT tpm`, o.NodeID); err != nil {
+			return fmt.Errorf("unbind the key of node %s: %w", o.NodeID, err)
 		}
-		// Connected exists only while there is an identity to connect with.
-		if _, err := tx.Exec(ctx, `DELETE FROM conditions WHERE node_id = $1 AND type = 'Connected'`, o.NodeID); err != nil {
-			return fmt.Errorf("end the connection of node %s: %w", o.NodeID, err)
-		}
-		version, err := changeNode(ctx, tx, o.NodeID, "revoke the identity of", `identity_generation = identity_generation + 1,
-			no_schedule_reasons = array_remove(no_schedule_reasons, $2)`, fleet.ReasonUnreachable)
+		_, version, err := RevokeNodeIdentity(ctx, tx, o.NodeID, reason)
 		if err != nil {
 			return err
 		}
