@@ -16,7 +16,7 @@ build:
 	@mkdir -p $(BIN)
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/ $(addprefix ./cmd/,$(CMDS))
 
-test: lint ## everything that must hold, with real Postgres, Temporal, ipmi_sim and sshd
+test: lint ## everything that must hold, with real Postgres and Temporal
 	@./.ci/packages
 	$(GO) test -timeout 25m ./...
 
