@@ -78,36 +78,24 @@ func readPlace(r resource, settings bool) (bootPlace, bool) {
 	return p, p.boot.Target != nil || p.boot.Enabled != nil
 }
 
-// bootPlaces are where the override may be written, best first: the settings
-// resource where it has one, then the live system.
-func (c *Client) bootPlaces(ctx context.Context, s system) ([]bootPlace, error) {
-	var out []bootPlace
-	if l := string(s.more.Settings.Object); l != "" {
+// bootHome is where the override is written and read back: the settings
+// resource where it holds one, else the live system. One that was learned to
+// refuse it is left aside.
+func (c *Client) bootHome(ctx context.Context, s system) (bootPlace, error) {
+	if l := string(s.more.Settings.Object); l != "" && !slices.Contains(c.quirks, quirkBootLive) {
 		r, err := c.get(ctx, l, "read the boot settings of "+c.name())
 		if err != nil && !missing(err) {
-			return nil, err
+			return bootPlace{}, err
 		}
 		if p, ok := readPlace(r, true); err == nil && ok {
-			out = append(out, p)
+			return p, nil
 		}
 	}
 	if p, ok := readPlace(s.resource, false); ok {
-		out = append(out, p)
+		return p, nil
 	}
-	if len(out) == 0 {
-		return nil, &bmc.Error{Kind: bmc.KindUnsupported, Doing: "read the boot override of " + c.name(),
-			Cause: "the BMC shows no boot override", Remedy: "set the boot order in the machine's own setup"}
-	}
-	return out, nil
-}
-
-// bootHome is the place that is written first.
-func (c *Client) bootHome(ctx context.Context, s system) (bootPlace, error) {
-	places, err := c.bootPlaces(ctx, s)
-	if err != nil {
-		return bootPlace{}, err
-	}
-	return places[0], nil
+	return bootPlace{}, &bmc.Error{Kind: bmc.KindUnsupported, Doing: "read the boot override of " + c.name(),
+		Cause: "the BMC shows no boot override", Remedy: "set the boot order in the machine's own setup"}
 }
 
 // Boot reads the boot override: the one that is pending, else the live one.
@@ -155,13 +143,11 @@ type bootRun struct {
 	c     *Client
 	want  bmc.BootOverride
 	until time.Time
-	// live, once true, leaves the settings resource aside.
-	live bool
 	// sendMode says to send a mode even where it does not differ; neverMode that
 	// the BMC refused it; sendTarget that Target is wanted for clearing.
 	sendMode, neverMode, sendTarget bool
-	// modeBefore is the mode as it was before anything was sent.
-	modeBefore string
+	// modeBefore is the mode that modePath showed before anything was sent there.
+	modeBefore, modePath string
 	// biosMode is the mode that the BIOS attributes say, where Boot shows none.
 	biosMode string
 	// tagTry counts the refusals of a current ETag.
@@ -174,21 +160,18 @@ type bootRun struct {
 // SetBoot sets or clears the override and reads it back where it was written.
 func (c *Client) SetBoot(ctx context.Context, want bmc.BootOverride) error {
 	r := &bootRun{c: c, want: want, until: time.Now().Add(max(c.waits.Post, c.waits.Change))}
-	for first := true; ; first = false {
+	for {
 		s, err := c.mine(ctx)
 		if err != nil {
 			return err
 		}
-		p, err := r.place(ctx, s)
+		p, err := c.bootHome(ctx, s)
 		if err != nil {
 			return err
 		}
-		if first {
-			r.modeBefore = p.boot.mode()
-			if r.wantedMode() != "" && p.boot.Mode == nil {
-				if r.biosMode, err = c.biosMode(ctx, s); err != nil {
-					return err
-				}
+		if p.path != r.modePath {
+			if err := r.noteMode(ctx, s, p); err != nil {
+				return err
 			}
 		}
 		if err := r.possible(p); err != nil {
@@ -219,15 +202,13 @@ func (r *bootRun) doing() string {
 	return fmt.Sprintf("set the boot override of %s to %s", r.c.name(), r.want.Target)
 }
 
-func (r *bootRun) place(ctx context.Context, s system) (bootPlace, error) {
-	places, err := r.c.bootPlaces(ctx, s)
-	if err != nil {
-		return bootPlace{}, err
+// noteMode remembers the mode of a place before it is written.
+func (r *bootRun) noteMode(ctx context.Context, s system, p bootPlace) (err error) {
+	r.modePath, r.modeBefore = p.path, p.boot.mode()
+	if r.wantedMode() != "" && p.boot.Mode == nil {
+		r.biosMode, err = r.c.biosMode(ctx, s)
 	}
-	if r.live {
-		return places[len(places)-1], nil
-	}
-	return places[0], nil
+	return err
 }
 
 // possible fails before anything is sent for what the BMC does not offer.

@@ -59,7 +59,7 @@ func (r *bootRun) learn(p bootPlace, v verdict) bool {
 	sentMode := r.modeToSend(p) != ""
 	for _, m := range v.msgs {
 		switch k := m.key(); {
-		case elsewhereKeys[k] && r.live:
+		case elsewhereKeys[k] && !p.settings:
 			return false
 		case missingKeys[k] && m.names(modeProperty) && !r.sendMode:
 			r.sendMode, r.neverMode = true, false
@@ -75,8 +75,8 @@ func (r *bootRun) learn(p bootPlace, v verdict) bool {
 		}
 	}
 	// Refused where the settings resource is: the live one may take it.
-	if p.settings && !r.live {
-		r.live = true
+	if p.settings {
+		r.c.learn(quirkBootLive)
 		return true
 	}
 	// Some refuse a mode without naming it.
@@ -101,7 +101,7 @@ func (r *bootRun) confirm(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if p, err = r.place(ctx, s); err != nil {
+		if p, err = r.c.bootHome(ctx, s); err != nil {
 			return err
 		}
 		if r.reached(p) {

@@ -159,11 +159,11 @@ var remedyOfClass = map[class]string{
 // failure makes an error of an answer that is one.
 func (c *Client) failure(doing string, a *answer, v verdict) error {
 	cause := fmt.Sprintf("the BMC answered %d", a.status)
-	switch {
-	case len(v.msgs) > 0:
+	if v.class == classPassword {
+		cause = "the account must change its password first; " + cause
+	}
+	if len(v.msgs) > 0 {
 		cause += ": " + c.redact(v.msgs.text())
-	case v.class == classPassword:
-		cause += ": the account must change its password first"
 	}
 	e := &bmc.Error{Kind: kindOfClass[v.class], Doing: doing, Cause: cause, Remedy: remedyOfClass[v.class],
 		Status: a.status, MessageID: v.msgs.first()}

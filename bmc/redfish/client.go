@@ -18,6 +18,7 @@ import (
 const (
 	quirkBasicAuth    = "basic-auth"
 	quirkBootSettings = "boot-in-settings-resource"
+	quirkBootLive     = "boot-not-in-settings-resource"
 	quirkBootMode     = "boot-mode-must-be-sent"
 	quirkNoBootMode   = "boot-mode-not-writable"
 	quirkProtocolType = "media-needs-transfer-protocol-type"
