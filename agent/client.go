@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -35,21 +37,31 @@ type client struct {
 	base        string
 	pause       time.Duration
 	warn        func(msg string, args ...any)
-	session     string
+	// header goes with every request.
+	header      http.Header
 	nodeID      string
 	operationID string
 }
 
 func newClient(cfg Config, boot BootConfig) (*client, error) {
-	u, err := url.Parse(boot.GatewayURL)
+	return dial(boot.GatewayURL, boot.CAFingerprint, nil, cfg.RetryPause, cfg.Log.Warn)
+}
+
+// dial makes the client of a gateway whose CA is pinned. certificate, when not
+// nil, is asked for the machine's own on each new connection.
+func dial(gateway, fingerprint string, certificate func() (*tls.Certificate, error), pause time.Duration, warn func(string, ...any)) (*client, error) {
+	u, err := url.Parse(gateway)
 	if err != nil || u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("the boot config's gateway URL %q is no https URL", boot.GatewayURL)
+		return nil, fmt.Errorf("the gateway's URL %q is no https URL", gateway)
 	}
-	transport := &http.Transport{TLSClientConfig: identity.PinnedTLS(boot.CAFingerprint, u.Hostname()), ForceAttemptHTTP2: true,
-		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
-		DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext}
+	pinned := identity.PinnedTLS(fingerprint, u.Hostname())
+	if certificate != nil {
+		pinned.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate() }
+	}
+	transport := &http.Transport{TLSClientConfig: pinned, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
+		IdleConnTimeout: 90 * time.Second, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext}
 	return &client{http: &http.Client{Transport: transport, Timeout: longPoll + requestTimeout, CheckRedirect: noRedirect},
-		base: strings.TrimSuffix(boot.GatewayURL, "/"), pause: cfg.RetryPause, warn: cfg.Log.Warn}, nil
+		base: strings.TrimSuffix(gateway, "/"), pause: pause, warn: warn, header: http.Header{}}, nil
 }
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -83,10 +95,8 @@ func (c *client) post(ctx context.Context, path string, in, out any) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("make the request %s: %w", path, err)
 	}
+	maps.Copy(req.Header, c.header)
 	req.Header.Set("Content-Type", "application/json")
-	if c.session != "" {
-		req.Header.Set("Authorization", "Bearer "+c.session)
-	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return false, fmt.Errorf("ask the gateway: %w", err)
@@ -167,7 +177,8 @@ func (c *client) callIn(ctx context.Context, boot BootConfig, hw fleet.Hardware)
 	case err != nil:
 		return fmt.Errorf("call in: %w", err)
 	}
-	c.session, c.nodeID, c.operationID = out.Session, out.NodeID, out.OperationID
+	c.header.Set("Authorization", "Bearer "+out.Session)
+	c.nodeID, c.operationID = out.NodeID, out.OperationID
 	return nil
 }
 

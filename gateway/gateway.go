@@ -7,12 +7,14 @@ package gateway
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/bettercompute/compute/identity"
@@ -24,6 +26,8 @@ type Config struct {
 	Store *store.Store
 	// CA signs the TLS listener's certificate; machines pin it.
 	CA *identity.CA
+	// Nodes signs the certificates of nodes; nil lets no machine join.
+	Nodes *identity.Issuer
 	// BootISO and BootEFI are files of the real boot image, each with a marked
 	// place for the kernel's command line. Without BootISO the medium holds
 	// nothing but the boot config and boots nowhere; without BootEFI there is no
@@ -41,10 +45,15 @@ type Gateway struct {
 	store *store.Store
 	cfg   Config
 	log   *slog.Logger
+	// id names this process to operators without telling where it runs.
+	id string
 	// host is the name by which machines reach the TLS listener.
 	host    string
 	waiting *waiting
 	floods  *floods
+	members *members
+	// joining bounds the joins that are judged at once.
+	joining chan struct{}
 	known   *known
 	boots   *liveBoots
 	iso     *bootImage
@@ -68,7 +77,7 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Poll == 0 {
 		cfg.Poll = 2 * time.Second
 	}
-	g := &Gateway{store: cfg.Store, cfg: cfg, log: cfg.Log, host: u.Hostname(), waiting: newWaiting(), floods: newFloods(), known: newKnown(), boots: newLiveBoots(),
+	g := &Gateway{store: cfg.Store, cfg: cfg, log: cfg.Log, id: "gw-" + strings.ToLower(rand.Text()[:12]), host: u.Hostname(), waiting: newWaiting(), floods: newFloods(), members: newMembers(), joining: make(chan struct{}, joinsAtOnce), known: newKnown(), boots: newLiveBoots(),
 		closing: make(chan struct{})}
 	if g.iso, err = openBootImage(cfg.BootISO); err != nil {
 		return nil, err
@@ -83,8 +92,11 @@ func New(cfg Config) (*Gateway, error) {
 // machines go.
 func (g *Gateway) Run(ctx context.Context) {
 	defer close(g.closing)
-	go g.listen(ctx)
-	g.poll(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { g.listen(ctx) })
+	wg.Go(func() { g.poll(ctx) })
+	wg.Go(func() { g.keepMembers(ctx) })
+	wg.Wait()
 }
 
 // listen wakes machines as soon as their command is there. The connection may
@@ -101,7 +113,7 @@ func (g *Gateway) listen(ctx context.Context) {
 // poll looks for the commands of all waiting machines with one statement.
 func (g *Gateway) poll(ctx context.Context) {
 	for pause(ctx, g.cfg.Poll) {
-		ids := g.waiting.boots()
+		ids := g.waiting.owners()
 		if len(ids) == 0 {
 			continue
 		}

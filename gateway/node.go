@@ -25,6 +25,14 @@ func (g *Gateway) NodeHandler() http.Handler {
 	mux.HandleFunc("POST /node/v1/commands/next", g.session(g.nextCommand))
 	mux.HandleFunc("POST /node/v1/commands/{id}/progress", g.session(g.commandProgress))
 	mux.HandleFunc("POST /node/v1/commands/{id}/result", g.session(g.commandResult))
+	mux.HandleFunc("POST /node/v1/join", g.guard(g.join))
+	mux.HandleFunc("POST /node/v1/renew", g.guard(g.renew))
+	mux.HandleFunc("POST /node/v1/session", g.guard(g.openSession))
+	mux.HandleFunc("POST /node/v1/session/next", g.member(g.memberNext))
+	mux.HandleFunc("POST /node/v1/session/spec", g.member(g.memberSpec))
+	mux.HandleFunc("POST /node/v1/session/leave", g.member(g.memberLeave))
+	mux.HandleFunc("POST /node/v1/session/commands/{id}/progress", g.member(g.memberProgress))
+	mux.HandleFunc("POST /node/v1/session/commands/{id}/result", g.member(g.memberResult))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		answerProblem(w, http.StatusNotFound, string(fleet.CodeNotFound), "", "no such route")
 	})
@@ -132,6 +140,14 @@ func (g *Gateway) nextCommand(w http.ResponseWriter, r *http.Request, m store.Bo
 }
 
 func (g *Gateway) commandProgress(w http.ResponseWriter, r *http.Request, m store.BootSession) {
+	g.takeProgress(w, r, store.OfBoot(m.BootID))
+}
+
+func (g *Gateway) commandResult(w http.ResponseWriter, r *http.Request, m store.BootSession) {
+	g.takeResult(w, r, store.OfBoot(m.BootID), m.NodeID)
+}
+
+func (g *Gateway) takeProgress(w http.ResponseWriter, r *http.Request, o store.Owner) {
 	var in struct {
 		Percent *int   `json:"percent"`
 		Detail  string `json:"detail"`
@@ -143,24 +159,24 @@ func (g *Gateway) commandProgress(w http.ResponseWriter, r *http.Request, m stor
 	if in.Percent != nil {
 		*in.Percent = min(max(*in.Percent, 0), 100)
 	}
-	if err := g.store.CommandProgress(r.Context(), store.OfBoot(m.BootID), r.PathValue("id"), in.Percent, text(in.Detail, detailMax)); err != nil {
+	if err := g.store.CommandProgress(r.Context(), o, r.PathValue("id"), in.Percent, text(in.Detail, detailMax)); err != nil {
 		g.answerError(w, r, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (g *Gateway) commandResult(w http.ResponseWriter, r *http.Request, m store.BootSession) {
+func (g *Gateway) takeResult(w http.ResponseWriter, r *http.Request, o store.Owner, nodeID string) {
 	var in store.CommandOutcome
 	if err := readJSON(w, r, resultBody, &in); err != nil {
 		g.answerError(w, r, err)
 		return
 	}
 	in.Error, in.Data = text(in.Error, 16<<10), storableJSON(in.Data)
-	if err := g.store.CommandResult(r.Context(), store.OfBoot(m.BootID), r.PathValue("id"), in); err != nil {
+	if err := g.store.CommandResult(r.Context(), o, r.PathValue("id"), in); err != nil {
 		g.answerError(w, r, err)
 		return
 	}
-	g.log.Info("command ended", "command", r.PathValue("id"), "ok", in.OK, "node", m.NodeID, "operation", m.OperationID)
+	g.log.Info("command ended", "command", r.PathValue("id"), "ok", in.OK, "node", nodeID)
 	w.WriteHeader(http.StatusNoContent)
 }

@@ -18,7 +18,9 @@ func (g *Gateway) Serve(ctx context.Context, node, boot net.Listener) error {
 	certificate := g.cfg.CA.NewServer(g.host, "localhost", "127.0.0.1", "::1")
 	nodeServer := &http.Server{Handler: g.NodeHandler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second,
 		WriteTimeout: g.store.SeenEvery() + 60*time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: quiet(g.log),
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.Certificate}}
+		// Asked for and not judged here: call-in and join come without one, renewal
+		// may come with one that has expired. Each request is judged on its own.
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: certificate.Certificate, ClientAuth: tls.RequestClientCert}}
 	bootServer := &http.Server{Handler: g.BootHandler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: quiet(g.log)}
 	if _, err := certificate.Certificate(nil); err != nil {

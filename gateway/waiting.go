@@ -2,7 +2,7 @@ package gateway
 
 import "sync"
 
-// waiting holds the machines that wait for a command, by their boot.
+// waiting holds the machines that wait for a command, by their boot or node.
 type waiting struct {
 	mu sync.Mutex
 	by map[string]map[chan struct{}]struct{}
@@ -13,29 +13,29 @@ func newWaiting() *waiting { return &waiting{by: map[string]map[chan struct{}]st
 // add registers a wait; the channel gets a value when there may be something
 // for the machine. It is to be registered before looking, so that nothing that
 // comes in between is missed.
-func (w *waiting) add(bootID string) (woken <-chan struct{}, remove func()) {
+func (w *waiting) add(owner string) (woken <-chan struct{}, remove func()) {
 	ch := make(chan struct{}, 1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.by[bootID] == nil {
-		w.by[bootID] = map[chan struct{}]struct{}{}
+	if w.by[owner] == nil {
+		w.by[owner] = map[chan struct{}]struct{}{}
 	}
-	w.by[bootID][ch] = struct{}{}
+	w.by[owner][ch] = struct{}{}
 	return ch, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		delete(w.by[bootID], ch)
-		if len(w.by[bootID]) == 0 {
-			delete(w.by, bootID)
+		delete(w.by[owner], ch)
+		if len(w.by[owner]) == 0 {
+			delete(w.by, owner)
 		}
 	}
 }
 
-// wake wakes the machines of a boot.
-func (w *waiting) wake(bootID string) {
+// wake wakes the machine of a boot or node.
+func (w *waiting) wake(owner string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for ch := range w.by[bootID] {
+	for ch := range w.by[owner] {
 		select {
 		case ch <- struct{}{}:
 		default: // it is awake already
@@ -43,8 +43,8 @@ func (w *waiting) wake(bootID string) {
 	}
 }
 
-// boots are those that somebody waits for.
-func (w *waiting) boots() []string {
+// owners are those that somebody waits as.
+func (w *waiting) owners() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	ids := make([]string, 0, len(w.by))

@@ -176,7 +176,7 @@ func (s *Store) OwnersWithCommands(ctx context.Context, ids []string) ([]string,
 	rows, err := s.pool.Query(ctx, `SELECT boot_id FROM commands WHERE boot_id = ANY ($1) AND state = 'pending' AND expires_at > now()
 		UNION SELECT node_id FROM commands WHERE node_id = ANY ($1) AND boot_id IS NULL AND state = 'pending' AND expires_at > now()
 		UNION SELECT id FROM boots WHERE id = ANY ($1) AND voided_at IS NOT NULL
-		UNION SELECT node_id FROM node_specs WHERE node_id = ANY ($1) AND version > coalesce(applied, 0)`, ids)
+		UNION SELECT node_id FROM node_specs WHERE node_id = ANY ($1) AND version > coalesce(judged, 0)`, ids)
 	if err != nil {
 		return nil, fmt.Errorf("look for commands: %w", err)
 	}

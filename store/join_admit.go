@@ -56,6 +56,9 @@ func (s *Store) admit(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken
 	if err := nodeEvent(ctx, tx, out.NodeID, actor, "security.node.joined", map[string]any{"outcome": outcome, "generation": out.Generation}); err != nil {
 		return out, err
 	}
+	if err := WantReconcile(ctx, tx, out.NodeID); err != nil {
+		return out, err
+	}
 	return out, AddAudit(ctx, tx, AuditIn{TenantID: token.TenantID, Identity: actor, Method: "node/join", NodeID: out.NodeID, Outcome: "OK", RequestID: in.Serial})
 }
 

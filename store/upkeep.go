@@ -81,8 +81,8 @@ func wakeNode(ctx context.Context, tx pgx.Tx, nodeID string) error {
 	return nil
 }
 
-// Reconcile takes the nodes whose reconciler was queued and wakes what waits on
-// them.
+// Reconcile takes the nodes whose reconciler was queued, brings their NodeSpecs up
+// to date and wakes what waits on them.
 func (s *Store) Reconcile(ctx context.Context) (int, error) {
 	ids, err := s.nodeIDs(ctx, "list nodes to reconcile", `SELECT node_id FROM reconcile_wanted ORDER BY wanted_at LIMIT $1`, upkeepBatch)
 	if err != nil {
@@ -90,8 +90,14 @@ func (s *Store) Reconcile(ctx context.Context) (int, error) {
 	}
 	for _, id := range ids {
 		err := s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-			if _, _, err := lockNode(ctx, tx, id); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
+			_, _, err := lockNode(ctx, tx, id)
+			if err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
 				return err
+			}
+			if err == nil {
+				if err := syncSpec(ctx, tx, id); err != nil {
+					return err
+				}
 			}
 			// Under the node's lock: whoever queues it again does so after.
 			if _, err := tx.Exec(ctx, `DELETE FROM reconcile_wanted WHERE node_id = $1`, id); err != nil {

@@ -77,12 +77,23 @@ CREATE TABLE node_specs (
     version     bigint NOT NULL,
     doc         jsonb NOT NULL,
     changed_at  timestamptz NOT NULL DEFAULT now(),
-    applied     bigint,
+    judged      bigint,                                -- the version it last tried
+    applied     bigint,                                -- the version it runs
     applied_at  timestamptz,
     apply_error text
 );
 
 CREATE INDEX commands_of_node ON commands (node_id, created_at) WHERE boot_id IS NULL AND state IN ('pending', 'delivered');
+
+-- The public keys of the SSH CAs in use, and the accounts that certificates are
+-- issued for.
+CREATE TABLE ssh_cas (
+    public_key text PRIMARY KEY,                       -- authorized_keys form, without comment
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE ssh_accounts (
+    account text PRIMARY KEY
+);
 
 -- SSH certificates that were issued; never the certificate itself.
 CREATE TABLE ssh_certs (

@@ -1,0 +1,155 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+// epochHeader names the session of a request.
+const epochHeader = "Compute-Session-Epoch"
+
+// ReasonNoSession is the reason of a request whose session is not here: the
+// agent opens a new one.
+const ReasonNoSession = "no-session"
+
+// openSession begins a node's session.
+func (g *Gateway) openSession(w http.ResponseWriter, r *http.Request) {
+	shown, err := g.shown(r)
+	if err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	epoch, err := g.store.OpenSession(r.Context(), g.id, shown)
+	if err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	g.members.open(store.HeldSession{NodeID: shown.NodeID, Serial: shown.Serial, Epoch: epoch})
+	g.log.Info("session opened", "node", shown.NodeID, "epoch", epoch)
+	answerJSON(w, map[string]any{"nodeId": shown.NodeID, "epoch": epoch})
+}
+
+// member finds the session of a request. It asks no database: what ends sessions
+// is looked for every two seconds for all of them together.
+func (g *Gateway) member(next func(http.ResponseWriter, *http.Request, *member)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		shown, err := g.shown(r)
+		if err != nil {
+			g.answerError(w, r, err)
+			return
+		}
+		epoch, err := strconv.ParseInt(r.Header.Get(epochHeader), 10, 64)
+		if err != nil {
+			g.answerError(w, r, fleet.Invalid(epochHeader, "the session's epoch"))
+			return
+		}
+		m := g.members.heard(shown.NodeID, shown.Serial, epoch)
+		if m == nil {
+			g.answerError(w, r, noSession())
+			return
+		}
+		next(w, r, m)
+	}
+}
+
+func noSession() error {
+	return fleet.Errorf(fleet.CodeConflict, ReasonNoSession, "the session is not here, or another one took its place; open a new one")
+}
+
+// memberNext hands a node its next command or a newer NodeSpec, or waits for
+// either.
+func (g *Gateway) memberNext(w http.ResponseWriter, r *http.Request, m *member) {
+	var in struct {
+		WaitSeconds int `json:"waitSeconds"`
+		// Spec is the version that the agent tried last.
+		Spec int64 `json:"spec"`
+	}
+	if err := readJSON(w, r, smallBody, &in); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	timer := time.NewTimer(min(time.Duration(max(in.WaitSeconds, 0))*time.Second, g.store.SeenEvery()))
+	defer timer.Stop()
+	woken, remove := g.waiting.add(m.NodeID)
+	defer remove()
+	for {
+		out, err := g.forMember(r.Context(), m.NodeID, in.Spec)
+		if err != nil {
+			g.answerError(w, r, err)
+			return
+		}
+		if out != nil {
+			answerJSON(w, out)
+			return
+		}
+		select {
+		case <-woken:
+		case <-timer.C:
+			w.WriteHeader(http.StatusNoContent)
+			return
+		case <-m.over:
+			g.answerError(w, r, noSession())
+			return
+		case <-r.Context().Done():
+			return
+		case <-g.closing:
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+	}
+}
+
+// forMember is what there is for a node, nil when there is nothing. A newer spec
+// comes first: a command may lean on it.
+func (g *Gateway) forMember(ctx context.Context, nodeID string, spec int64) (map[string]any, error) {
+	newer, err := g.store.NodeSpecAfter(ctx, nodeID, spec)
+	if err != nil {
+		return nil, err
+	}
+	if newer != nil {
+		return map[string]any{"spec": newer}, nil
+	}
+	d, err := g.store.NextCommand(ctx, store.OfNode(nodeID))
+	if err != nil || d == nil {
+		return nil, err
+	}
+	g.log.Info("command delivered", "command", d.ID, "type", d.Type, "node", nodeID)
+	return map[string]any{"command": d}, nil
+}
+
+func (g *Gateway) memberProgress(w http.ResponseWriter, r *http.Request, m *member) {
+	g.takeProgress(w, r, store.OfNode(m.NodeID))
+}
+
+func (g *Gateway) memberResult(w http.ResponseWriter, r *http.Request, m *member) {
+	g.takeResult(w, r, store.OfNode(m.NodeID), m.NodeID)
+}
+
+func (g *Gateway) memberSpec(w http.ResponseWriter, r *http.Request, m *member) {
+	var in store.SpecReport
+	if err := readJSON(w, r, smallBody, &in); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	in.Error, in.SSHConflict = text(in.Error, 4<<10), text(in.SSHConflict, 4<<10)
+	if err := g.store.ReportSpec(r.Context(), m.NodeID, in); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (g *Gateway) memberLeave(w http.ResponseWriter, r *http.Request, m *member) {
+	if err := g.store.CloseSession(r.Context(), m.NodeID, m.Epoch); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
+	g.members.end(m.NodeID, m.Epoch)
+	g.log.Info("node left", "node", m.NodeID)
+	w.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,116 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bettercompute/compute/fleet"
+)
+
+// syncSpec brings the NodeSpec of a joined node, whose row is locked, up to
+// date. Its version rises only when it changed.
+func syncSpec(ctx context.Context, tx pgx.Tx, nodeID string) error {
+	var joined bool
+	var raw json.RawMessage
+	var version int64
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM node_keys WHERE node_id = $1),
+		(SELECT doc FROM node_specs WHERE node_id = $1), coalesce((SELECT version FROM node_specs WHERE node_id = $1), 0)`, nodeID).Scan(&joined, &raw, &version)
+	if err != nil || !joined {
+		return wrapDoing(err, "read the spec of node "+nodeID)
+	}
+	want, err := buildSpec(ctx, tx, nodeID)
+	if err != nil {
+		return err
+	}
+	if raw != nil {
+		var have fleet.NodeSpec
+		if err := json.Unmarshal(raw, &have); err != nil {
+			return fmt.Errorf("read the spec of node %s: %w", nodeID, err)
+		}
+		want.Version = have.Version
+		if reflect.DeepEqual(have, want) {
+			return nil
+		}
+	}
+	want.Version = version + 1
+	_, err = tx.Exec(ctx, `INSERT INTO node_specs (node_id, version, doc) VALUES ($1, $2, $3)
+		ON CONFLICT (node_id) DO UPDATE SET version = EXCLUDED.version, doc = EXCLUDED.doc, changed_at = now()`, nodeID, want.Version, want)
+	return wrapDoing(err, "write the spec of node "+nodeID)
+}
+
+// buildSpec makes the NodeSpec of what is recorded.
+func buildSpec(ctx context.Context, tx pgx.Tx, nodeID string) (fleet.NodeSpec, error) {
+	spec := fleet.NodeSpec{NodeID: nodeID, Labels: map[string]string{}, Taints: []string{}}
+	var labels map[string]string
+	var reasons, cas, accounts, revoked []string
+	err := tx.QueryRow(ctx, `SELECT labels, no_schedule_reasons,
+		ARRAY(SELECT public_key FROM ssh_cas ORDER BY public_key), ARRAY(SELECT account FROM ssh_accounts ORDER BY account),
+		ARRAY(SELECT serial::text FROM ssh_certs WHERE node_id = n.id AND revoked_at IS NOT NULL AND valid_before > now() ORDER BY serial)
+		FROM nodes n WHERE id = $1`, nodeID).Scan(&labels, &reasons, &cas, &accounts, &revoked)
+	if err != nil {
+		return spec, fmt.Errorf("read what the spec of node %s is made of: %w", nodeID, err)
+	}
+	for k, v := range labels {
+		if !strings.HasPrefix(k, inventoryLabels) && !strings.HasPrefix(k, "system/") {
+			spec.Labels[k] = v
+		}
+	}
+	for _, r := range reasons {
+		if key, ok := strings.CutPrefix(r, fleet.TaintPrefix); ok {
+			spec.Taints = append(spec.Taints, key)
+		}
+	}
+	slices.Sort(spec.Taints)
+	if len(cas) == 0 {
+		return spec, nil
+	}
+	spec.SSH = &fleet.SSHSpec{CAKeys: cas, Principals: map[string][]string{}, RevokedSerials: revoked}
+	for _, a := range accounts {
+		spec.SSH.Principals[a] = []string{fleet.SSHPrincipal(a, nodeID)}
+	}
+	return spec, nil
+}
+
+// NodeSpecAfter returns a node's spec, nil when the agent knows the version.
+func (s *Store) NodeSpecAfter(ctx context.Context, nodeID string, known int64) (*fleet.NodeSpec, error) {
+	var spec fleet.NodeSpec
+	err := s.pool.QueryRow(ctx, `SELECT doc FROM node_specs WHERE node_id = $1 AND version > $2`, nodeID, known).Scan(&spec)
+	if isNoRows(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the spec of node %s: %w", nodeID, err)
+	}
+	return &spec, nil
+}
+
+// SpecReport is what an agent says of a version it tried.
+type SpecReport struct {
+	Version int64 `json:"version"`
+	// Applied is the version that it runs now: Version, or the last good one.
+	Applied int64  `json:"applied"`
+	Error   string `json:"error,omitempty"`
+	// SSHConflict says what of the host's own sshd configuration stands in the
+	// way.
+	SSHConflict string `json:"sshConflict,omitempty"`
+}
+
+// ReportSpec records what an agent made of a NodeSpec.
+func (s *Store) ReportSpec(ctx context.Context, nodeID string, r SpecReport) error {
+	_, err := s.pool.Exec(ctx, `UPDATE node_specs SET judged = greatest(judged, least($2, version)), applied = least($3, version), applied_at = now(), apply_error = NULLIF($4, '')
+		WHERE node_id = $1`, nodeID, r.Version, r.Applied, r.Error)
+	if err != nil {
+		return fmt.Errorf("record the spec that node %s runs: %w", nodeID, err)
+	}
+	c := fleet.Condition{Type: "SshConflict", Status: fleet.ConditionFalse, Reason: "none"}
+	if r.SSHConflict != "" {
+		c.Status, c.Reason, c.Message = fleet.ConditionTrue, "sshd", r.SSHConflict
+	}
+	return s.SetCondition(ctx, nodeID, c)
+}
