@@ -255,47 +255,5 @@ func (c *Client) mine(ctx context.Context) (system, error) {
 	if err != nil {
 		return s, err
 	}
-	return s, c.compare(s)
-}
-
-// compare fails when what answers is another machine than the recorded one, or
-// shows nothing by which to tell.
-func (c *Client) compare(s system) error {
-	want := c.target.Identity
-	if want == nil {
-		return nil
-	}
-	is := s.identity()
-	doing := "compare the machine at " + c.name() + s.path
-	wantUUID, proves := fleet.ProvingUUID(want.UUID)
-	isUUID, shown := fleet.ProvingUUID(is.UUID)
-	known, compared := false, false
-	if proves {
-		known = true
-		if shown {
-			compared = true
-			if !fleet.SameUUID(wantUUID, isUUID) {
-				return c.stranger(doing, "UUID", isUUID, wantUUID)
-			}
-		}
-	}
-	if want.Serial != "" {
-		known = true
-		if is.Serial != "" {
-			compared = true
-			if !strings.EqualFold(is.Serial, want.Serial) {
-				return c.stranger(doing, "serial", is.Serial, want.Serial)
-			}
-		}
-	}
-	if known && !compared {
-		return &bmc.Error{Kind: bmc.KindBusy, Doing: doing, Cause: "the BMC shows neither UUID nor serial now, so nothing was changed",
-			Remedy: "wait until the BMC has read its machine"}
-	}
-	return nil
-}
-
-func (c *Client) stranger(doing, what, is, want string) error {
-	return &bmc.Error{Kind: bmc.KindWrongMachine, Doing: doing, Cause: fmt.Sprintf("its %s is %s, recorded is %s; nothing was changed", what, is, want),
-		Remedy: "check the address; after a board was replaced, metal/update {acceptIdentity}"}
+	return s, bmc.CompareIdentity("compare the machine at "+c.name()+s.path, c.target.Identity, s.identity())
 }

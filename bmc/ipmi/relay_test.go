@@ -1,0 +1,152 @@
+package ipmi_test
+
+import (
+	"encoding/binary"
+	"net"
+	"sync"
+	"testing"
+)
+
+// relay is a UDP relay in front of ipmi_sim for what that cannot be made to do.
+// With cipher suite 1, which neither signs nor encrypts, it can read and change
+// the messages.
+type relay struct {
+	port   int
+	server *net.UDPConn
+	sim    *net.UDPAddr
+	mu     sync.Mutex
+	// sent counts the requests by network function and command, openSuites are
+	// the authentication algorithms asked for in Open Session.
+	sent       map[[2]byte]int
+	openSuites []byte
+	// code, when not 0, replaces the completion code of Chassis Control after it
+	// was acted upon; withhold keeps that many of the requests from the machine;
+	// lose loses that many of its answers.
+	code           byte
+	withhold, lose int
+}
+
+func startRelay(t *testing.T, s *ipmiSim) *relay {
+	t.Helper()
+	server, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{server: server, sim: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: s.port}, sent: map[[2]byte]int{}}
+	r.port = server.LocalAddr().(*net.UDPAddr).Port //nolint:forcetypeassert // of a UDP socket
+	var running sync.WaitGroup
+	running.Go(func() { r.serve(&running) })
+	t.Cleanup(func() {
+		_ = server.Close()
+		running.Wait()
+	})
+	return r
+}
+
+// serve relays each client by a socket of its own.
+func (r *relay) serve(running *sync.WaitGroup) {
+	clients := map[string]*net.UDPConn{}
+	defer func() {
+		for _, c := range clients {
+			_ = c.Close()
+		}
+	}()
+	buf := make([]byte, 2048)
+	for {
+		n, from, err := r.server.ReadFromUDP(buf)
+		if err != nil {
+			return
+		}
+		up := clients[from.String()]
+		if up == nil {
+			if up, err = net.DialUDP("udp", nil, r.sim); err != nil {
+				return
+			}
+			clients[from.String()] = up
+			running.Go(func() { r.answers(up, from) })
+		}
+		if r.request(buf[:n]) {
+			_, _ = up.Write(buf[:n])
+		}
+	}
+}
+
+func (r *relay) answers(up *net.UDPConn, to *net.UDPAddr) {
+	buf := make([]byte, 2048)
+	for {
+		n, err := up.Read(buf)
+		if err != nil {
+			return
+		}
+		if r.answer(buf[:n]) {
+			_, _ = r.server.WriteToUDP(buf[:n], to)
+		}
+	}
+}
+
+// message is the IPMI message of an RMCP+ packet that is neither signed nor
+// encrypted, with the payload type.
+func message(p []byte) (payload byte, m []byte) {
+	if len(p) < 16 || p[3] != 7 || p[4] != 6 {
+		return 0xff, nil
+	}
+	n := int(binary.LittleEndian.Uint16(p[14:]))
+	if len(p) < 16+n {
+		return 0xff, nil
+	}
+	return p[5] & 0x3f, p[16 : 16+n]
+}
+
+const (
+	payloadIPMI        = 0
+	payloadOpenSession = 0x10
+)
+
+var chassisControl = [2]byte{0x00, 0x02}
+
+// request notes a request and says whether it goes on.
+func (r *relay) request(p []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kind, m := message(p)
+	switch {
+	case kind == payloadOpenSession && len(m) > 12:
+		r.openSuites = append(r.openSuites, m[12])
+	case kind == payloadIPMI && len(m) > 5:
+		key := [2]byte{m[1] >> 2, m[5]}
+		r.sent[key]++
+		if key == chassisControl && r.withhold > 0 {
+			r.withhold--
+			return false
+		}
+	}
+	return true
+}
+
+// answer changes an answer and says whether it goes on.
+func (r *relay) answer(p []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kind, m := message(p)
+	if kind != payloadIPMI || len(m) < 8 || [2]byte{m[1]>>2 - 1, m[5]} != chassisControl {
+		return true
+	}
+	if r.lose > 0 {
+		r.lose--
+		return false
+	}
+	if r.code != 0 {
+		m[6] = r.code
+		m[len(m)-1] = checksum(m[3 : len(m)-1])
+	}
+	return true
+}
+
+func (r *relay) controls() int { return r.requests(chassisControl) }
+
+// requests is how many requests of a kind came by.
+func (r *relay) requests(key [2]byte) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent[key]
+}
