@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/bettercompute/compute/fleet"
@@ -33,12 +34,14 @@ const requestTimeout = 30 * time.Second
 
 // client talks to one gateway as one machine.
 type client struct {
-	http        *http.Client
-	base        string
-	pause       time.Duration
-	warn        func(msg string, args ...any)
+	http  *http.Client
+	base  string
+	pause time.Duration
+	warn  func(msg string, args ...any)
 	// header goes with every request.
-	header      http.Header
+	header http.Header
+	// date is what the last answer said of the time.
+	date        atomic.Value
 	nodeID      string
 	operationID string
 }
@@ -65,6 +68,17 @@ func dial(gateway, fingerprint string, certificate func() (*tls.Certificate, err
 }
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// serverTime is the gateway's clock at the last answer, to the second; zero when
+// it said none.
+func (c *client) serverTime() time.Time {
+	date, _ := c.date.Load().(string)
+	at, err := http.ParseTime(date)
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
 
 // statusError is an answer that is no success.
 type statusError struct {
@@ -102,6 +116,7 @@ func (c *client) post(ctx context.Context, path string, in, out any) (bool, erro
 		return false, fmt.Errorf("ask the gateway: %w", err)
 	}
 	defer resp.Body.Close()
+	c.date.Store(resp.Header.Get("Date"))
 	b, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
 	if err != nil {
 		return false, fmt.Errorf("read the gateway's answer to %s: %w", path, err)

@@ -168,6 +168,9 @@ func (p *reporter) tell(ctx context.Context, cfg Config, stop <-chan struct{}, c
 		case status.Status == http.StatusUnauthorized:
 			cancel(ErrBootEnded)
 			return
+		case status.Status == http.StatusConflict:
+			// The session is elsewhere or gone; the command goes on, and its end is
+			// told in the next one.
 		default:
 			cancel(errStopped)
 			return

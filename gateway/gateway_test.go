@@ -49,8 +49,10 @@ type rig struct {
 	*store.Store
 	t        *testing.T
 	ca       *identity.CA
+	issuer   *identity.Issuer
 	log      *logBuffer
 	Node, Op string
+	Site     string
 }
 
 func newRig(t *testing.T, configure ...func(*gateway.Config)) *rig {
@@ -67,7 +69,16 @@ func newRig(t *testing.T, configure ...func(*gateway.Config)) *rig {
 	s := store.New(storetest.New(t), store.Options{Seal: keys, BootKey: []byte(strings.Repeat("k", 32)),
 		BootURL: "http://" + boot.Addr().String(), GatewayURL: "https://" + node.Addr().String()})
 	r := &rig{Store: s, t: t, ca: ca, log: &logBuffer{}, Node: store.NewID(fleet.KindNode), Op: store.NewID(fleet.KindOperation)}
-	cfg := gateway.Config{Store: s, CA: ca, Poll: 50 * time.Millisecond, Log: slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	between, err := ca.NewIntermediate("nodes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer, err := identity.NewIssuer(between, ca.Cert, "compute.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.issuer = issuer
+	cfg := gateway.Config{Store: s, CA: ca, Nodes: issuer, Poll: 50 * time.Millisecond, Log: slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, f := range configure {
 		f(&cfg)
 	}
@@ -101,10 +112,11 @@ func listen(t *testing.T) net.Listener {
 func (r *rig) begin() {
 	r.t.Helper()
 	ctx, site := r.t.Context(), store.NewID(fleet.KindSite)
+	r.Site = site
 	err := r.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		for _, sql := range []string{
 			`INSERT INTO tenants (id) VALUES ('acme')`,
-			`INSERT INTO sites (id, tenant_id, name, spec) VALUES ('` + site + `', 'acme', 'lab', '{}')`,
+			`INSERT INTO sites (id, tenant_id, name, spec) VALUES ('` + site + `', 'acme', 'lab', '{"tokenOnlyJoin": true}')`,
 			`INSERT INTO nodes (id, tenant_id, site_id, provision_state) VALUES ('` + r.Node + `', 'acme', '` + site + `', 'deploying')`,
 		} {
 			if _, err := tx.Exec(ctx, sql); err != nil {

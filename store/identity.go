@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -90,9 +91,6 @@ func judgeCert(ctx context.Context, q Reader, c ShownCert, grace time.Duration) 
 // generation. One that expired less than RenewGrace ago is good for this alone.
 func (s *Store) Renew(ctx context.Context, shown ShownCert, keyHash []byte, serial string) (Granted, error) {
 	g := Granted{NodeID: shown.NodeID, Generation: shown.Generation}
-	if string(keyHash) != string(shown.KeyHash) {
-		return g, fleet.Errorf(fleet.CodeAccessDenied, "key", "a certificate is renewed for the same key; with a new key the machine joins again")
-	}
 	err := s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, _, err := lockNode(ctx, tx, shown.NodeID); err != nil {
 			if fleet.CodeOf(err) == fleet.CodeNotFound {
@@ -102,6 +100,9 @@ func (s *Store) Renew(ctx context.Context, shown ShownCert, keyHash []byte, seri
 		}
 		if err := judgeCert(ctx, tx, shown, RenewGrace); err != nil {
 			return err
+		}
+		if !bytes.Equal(keyHash, shown.KeyHash) {
+			return fleet.Errorf(fleet.CodeAccessDenied, "key", "a certificate is renewed for the same key; with a new key the machine joins again")
 		}
 		err := tx.QueryRow(ctx, `INSERT INTO certificates (serial, node_id, generation, not_after, key_hash, used_at)
 			VALUES ($1, $2, $3, now() + $4::interval, $5, now()) RETURNING now(), not_after`,

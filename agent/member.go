@@ -1,0 +1,265 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/identity"
+)
+
+// Member is a joined machine as the agent's host.
+type Member interface {
+	Identified
+	// Acceptance finds what the control plane judges an adopted host by. What
+	// concerns the gateway is added by the agent.
+	Acceptance(ctx context.Context) (fleet.AcceptanceFacts, error)
+	// ApplySpec brings a NodeSpec about, as a whole or not at all. conflict says
+	// what of the host's own configuration stands in the way.
+	ApplySpec(ctx context.Context, spec fleet.NodeSpec) (conflict string, err error)
+	// RemoveSpec takes back all that ApplySpec set up.
+	RemoveSpec(ctx context.Context) error
+}
+
+// ServeConfig is what a joined machine's agent needs.
+type ServeConfig struct {
+	State State
+	Host  Member
+	Log   *slog.Logger
+	// Heartbeat, ProgressEvery and RetryPause are as in Config.
+	Heartbeat, ProgressEvery, RetryPause time.Duration
+	// RenewAt says when a certificate is renewed; nil is at two thirds of its
+	// life, up to a tenth sooner.
+	RenewAt func(notBefore, notAfter time.Time) time.Time
+}
+
+func (c ServeConfig) withDefaults() ServeConfig {
+	for _, d := range []struct {
+		d *time.Duration
+		v time.Duration
+	}{{&c.Heartbeat, 10 * time.Second}, {&c.ProgressEvery, 2 * time.Second}, {&c.RetryPause, time.Second}} {
+		if *d.d == 0 {
+			*d.d = d.v
+		}
+	}
+	if c.RenewAt == nil {
+		c.RenewAt = func(from, to time.Time) time.Time {
+			life := to.Sub(from)
+			return from.Add(life*2/3 - rand.N(life/10+1))
+		}
+	}
+	return c
+}
+
+// ErrRevoked says that the control plane does not take the machine's
+// certificate any more: it has to join again.
+var ErrRevoked = errors.New("the control plane does not take this machine's certificate; it has to join again")
+
+// membership is a joined machine while its agent runs.
+type membership struct {
+	cfg    ServeConfig
+	id     Identity
+	client *client
+
+	mu      sync.Mutex
+	cert    *tls.Certificate
+	renewAt time.Time
+	// tried is the version of the NodeSpec that was tried last.
+	tried int64
+}
+
+// Serve keeps a joined machine's session, runs its commands and applies its
+// NodeSpec until the context ends, the machine leaves (ErrNotJoined) or its
+// identity is revoked (ErrRevoked). While the control plane is away the last
+// good NodeSpec stays.
+func Serve(ctx context.Context, cfg ServeConfig) error {
+	cfg = cfg.withDefaults()
+	id, err := cfg.State.Identity()
+	if err != nil {
+		return err
+	}
+	m := &membership{cfg: cfg, id: id}
+	if err := m.connect(); err != nil {
+		return err
+	}
+	if err := m.restore(ctx); err != nil {
+		cfg.Log.Warn("the last good NodeSpec could not be brought about", "error", err)
+	}
+	for refused := 0; ; {
+		err := m.session(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, ErrNotJoined):
+			return err
+		case unauthenticated(err):
+			// A certificate that has just been replaced, or a clock that jumped, is
+			// no revocation: renewal decides.
+			if refused++; refused > 2 {
+				return ErrRevoked
+			}
+			if err := m.renew(ctx); unauthenticated(err) {
+				return ErrRevoked
+			}
+		case err == nil || notHere(err):
+			refused = 0
+		default:
+			refused = 0
+			cfg.Log.Warn("the session broke", "error", err)
+		}
+		// Spread, so that a gateway that comes back is not met by all at once.
+		if !sleep(ctx, cfg.RetryPause/2+rand.N(cfg.RetryPause*2)) {
+			return ctx.Err()
+		}
+	}
+}
+
+// connect reads the certificate and makes the client.
+func (m *membership) connect() error {
+	cert, err := m.cfg.State.certificate()
+	if err != nil {
+		return err
+	}
+	m.take(cert)
+	m.client, err = dial(m.id.GatewayURL, m.id.CAFingerprint, func() (*tls.Certificate, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.cert, nil
+	}, m.cfg.RetryPause, m.cfg.Log.Warn)
+	return err
+}
+
+func (m *membership) take(cert *tls.Certificate) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cert, m.renewAt = cert, m.cfg.RenewAt(cert.Leaf.NotBefore, cert.Leaf.NotAfter)
+}
+
+func (m *membership) due() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !time.Now().Before(m.renewAt)
+}
+
+// restore brings the last good NodeSpec about again, in case the host lost it.
+func (m *membership) restore(ctx context.Context) error {
+	spec, err := m.cfg.State.spec()
+	if err != nil || spec == nil {
+		return err
+	}
+	m.tried = spec.Version
+	_, err = m.cfg.Host.ApplySpec(ctx, *spec)
+	return err
+}
+
+// renew gets the next certificate of the same key.
+func (m *membership) renew(ctx context.Context) error {
+	key, err := m.cfg.State.key()
+	if err != nil {
+		return err
+	}
+	csr, err := identity.NewCSR(key)
+	if err != nil {
+		return err
+	}
+	var out certificateAnswer
+	if _, err := m.client.post(ctx, "/node/v1/renew", map[string]any{"csr": string(csr)}, &out); err != nil {
+		return fmt.Errorf("renew the certificate: %w", err)
+	}
+	if err := m.cfg.State.write([]byte(out.Certificate), fileCert); err != nil {
+		return err
+	}
+	cert, err := m.cfg.State.certificate()
+	if err != nil {
+		return err
+	}
+	m.take(cert)
+	// The next connection shows the new one.
+	m.client.http.CloseIdleConnections()
+	m.cfg.Log.Info("certificate renewed", "notAfter", cert.Leaf.NotAfter)
+	return nil
+}
+
+// open begins a session.
+func (m *membership) open(ctx context.Context) error {
+	m.client.header.Del(epochHeader)
+	var out struct{ Epoch int64 }
+	if _, err := m.client.post(ctx, "/node/v1/session", struct{}{}, &out); err != nil {
+		return fmt.Errorf("open a session: %w", err)
+	}
+	m.client.header.Set(epochHeader, strconv.FormatInt(out.Epoch, 10))
+	m.cfg.Log.Info("session opened", "node", m.id.NodeID, "epoch", out.Epoch)
+	return nil
+}
+
+// epochHeader names the session of a request.
+const epochHeader = "Compute-Session-Epoch"
+
+// session opens a session and serves it until it breaks.
+func (m *membership) session(ctx context.Context) error {
+	if m.due() {
+		if err := m.renew(ctx); err != nil {
+			return err
+		}
+	}
+	if err := m.open(ctx); err != nil {
+		return err
+	}
+	m.cfg.State.forgetCommands(time.Now().Add(-30 * 24 * time.Hour))
+	for !m.due() {
+		if err := m.step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil // a new certificate, and with it a new session
+}
+
+// step waits for a command or a NodeSpec and does what it says.
+func (m *membership) step(ctx context.Context) error {
+	var out struct {
+		Command *command
+		Spec    *fleet.NodeSpec
+	}
+	_, err := m.client.post(ctx, "/node/v1/session/next", map[string]any{"waitSeconds": int(longPoll / time.Second), "spec": m.tried}, &out)
+	switch {
+	case err != nil:
+		return err
+	case out.Spec != nil:
+		return m.apply(ctx, *out.Spec)
+	case out.Command != nil:
+		return m.run(ctx, *out.Command)
+	}
+	return nil
+}
+
+// apply brings a NodeSpec about and tells of it. One that cannot be applied
+// leaves the last good one in place.
+func (m *membership) apply(ctx context.Context, spec fleet.NodeSpec) error {
+	report := map[string]any{"version": spec.Version, "applied": spec.Version}
+	conflict, err := m.cfg.Host.ApplySpec(ctx, spec)
+	if err == nil {
+		err = m.cfg.State.writeJSON(spec, fileSpec)
+	}
+	if conflict != "" {
+		report["sshConflict"] = conflict
+	}
+	if err != nil {
+		report["error"], report["applied"] = err.Error(), int64(0)
+		if good, readErr := m.cfg.State.spec(); readErr == nil && good != nil {
+			report["applied"] = good.Version
+		}
+		m.cfg.Log.Warn("NodeSpec not applied", "version", spec.Version, "error", err)
+	} else {
+		m.cfg.Log.Info("NodeSpec applied", "version", spec.Version)
+	}
+	m.tried = spec.Version
+	_, err = m.client.post(ctx, "/node/v1/session/spec", report, nil)
+	return err
+}

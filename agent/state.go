@@ -1,0 +1,217 @@
+package agent
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/bettercompute/compute/fleet"
+)
+
+// State is the folder in which a joined machine keeps its identity, the last
+// good NodeSpec and what became of its commands. Only root can read it.
+type State struct{ Dir string }
+
+// The files of a State.
+const (
+	fileKey      = "key.pem"
+	fileCert     = "cert.pem"
+	fileIdentity = "identity.json"
+	fileSpec     = "spec.json"
+	dirCommands  = "commands"
+)
+
+// Identity is where a machine joined and as what.
+type Identity struct {
+	GatewayURL    string `json:"gatewayUrl"`
+	CAFingerprint string `json:"caFingerprint"`
+	NodeID        string `json:"nodeId"`
+	Generation    int64  `json:"generation"`
+}
+
+// ErrNotJoined says that the machine has not joined, or has left.
+var ErrNotJoined = errors.New("this machine has not joined a control plane")
+
+func (s State) path(parts ...string) string {
+	return filepath.Join(append([]string{s.Dir}, parts...)...)
+}
+
+// write puts a file in place whole or not at all, and on the disk before it is
+// named.
+func (s State) write(b []byte, parts ...string) error {
+	target := s.path(parts...)
+	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+		return fmt.Errorf("make the agent's folder: %w", err)
+	}
+	f, err := os.OpenFile(target+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("write the agent's state: %w", err)
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write the agent's state: %w", err)
+	}
+	if err := os.Rename(target+".new", target); err != nil {
+		return fmt.Errorf("put the agent's state in place: %w", err)
+	}
+	return nil
+}
+
+func (s State) readJSON(v any, parts ...string) error {
+	b, err := os.ReadFile(s.path(parts...))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("read %s: %w", s.path(parts...), err)
+	}
+	return nil
+}
+
+func (s State) writeJSON(v any, parts ...string) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write the agent's state: %w", err)
+	}
+	return s.write(b, parts...)
+}
+
+// Identity reads who the machine joined as.
+func (s State) Identity() (Identity, error) {
+	var id Identity
+	err := s.readJSON(&id, fileIdentity)
+	if errors.Is(err, os.ErrNotExist) {
+		return id, ErrNotJoined
+	}
+	return id, err
+}
+
+// key reads the machine's key, and makes it when there is none.
+func (s State) key() (crypto.Signer, error) {
+	b, err := os.ReadFile(s.path(fileKey))
+	if err == nil {
+		block, _ := pem.Decode(b)
+		if block == nil {
+			return nil, fmt.Errorf("%s holds no key", s.path(fileKey))
+		}
+		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s holds no PKCS#8 key", s.path(fileKey))
+		}
+		key, ok := parsed.(*ecdsa.PrivateKey)
+		if !ok {
+			return nil, fmt.Errorf("%s holds no ECDSA key", s.path(fileKey))
+		}
+		return key, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read the machine's key: %w", err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the machine's key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("write the machine's key: %w", err)
+	}
+	return key, s.write(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), fileKey)
+}
+
+// certificate reads the machine's certificate with its key.
+func (s State) certificate() (*tls.Certificate, error) {
+	key, err := s.key()
+	if err != nil {
+		return nil, err
+	}
+	b, err := os.ReadFile(s.path(fileCert))
+	if err != nil {
+		return nil, fmt.Errorf("read the machine's certificate: %w", err)
+	}
+	c := &tls.Certificate{PrivateKey: key}
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		c.Certificate = append(c.Certificate, block.Bytes)
+	}
+	if len(c.Certificate) == 0 {
+		return nil, fmt.Errorf("%s holds no certificate", s.path(fileCert))
+	}
+	if c.Leaf, err = x509.ParseCertificate(c.Certificate[0]); err != nil {
+		return nil, fmt.Errorf("read the machine's certificate: %w", err)
+	}
+	return c, nil
+}
+
+// spec is the last good NodeSpec, nil when there is none.
+func (s State) spec() (*fleet.NodeSpec, error) {
+	var spec fleet.NodeSpec
+	err := s.readJSON(&spec, fileSpec)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return &spec, err
+}
+
+// ran is what became of a command. It is written before the command begins, so
+// that one which was interrupted is known and not run again.
+type ran struct {
+	Began time.Time `json:"began"`
+	Ended *outcome  `json:"ended,omitempty"`
+}
+
+// interrupted is the outcome of a command that began and never ended.
+var interrupted = outcome{Error: "the agent was stopped while the command ran; it is not run again"}
+
+// begin notes that a command begins. When it began before, it returns what
+// became of it.
+func (s State) begin(id string) (*outcome, error) {
+	var before ran
+	err := s.readJSON(&before, dirCommands, id+".json")
+	switch {
+	case err == nil && before.Ended != nil:
+		return before.Ended, nil
+	case err == nil:
+		return &interrupted, nil
+	case !errors.Is(err, os.ErrNotExist):
+		return nil, err
+	}
+	return nil, s.writeJSON(ran{Began: time.Now()}, dirCommands, id+".json")
+}
+
+func (s State) end(id string, out outcome) error {
+	return s.writeJSON(ran{Began: time.Now(), Ended: &out}, dirCommands, id+".json")
+}
+
+// forgetCommands drops commands that were over long ago; the control plane has
+// let them expire.
+func (s State) forgetCommands(before time.Time) {
+	entries, err := os.ReadDir(s.path(dirCommands))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.ModTime().Before(before) {
+			_ = os.Remove(s.path(dirCommands, e.Name())) // tried again another time
+		}
+	}
+}
+
+// forget removes the identity from the host.
+func (s State) forget() error {
+	var errs []error
+	for _, f := range []string{fileIdentity, fileCert, fileKey, fileSpec} {
+		if err := os.Remove(s.path(f)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove the agent's state: %w", err))
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(s.path(dirCommands)))...)
+}
