@@ -229,6 +229,25 @@ func (j *journal) acting(ctx context.Context, request string) error {
 	return j.ops.SaveJournal(ctx, j.in.OperationID, j.in.Step, j.have)
 }
 
+// settle takes back, after an act that failed, what was recorded as about to
+// be sent and certainly never left: the next attempt must send it, not believe
+// that it was. What the driver says may have been sent stays recorded, and so
+// does what an earlier attempt may have sent. The error of the act does not
+// decide: one of a later read says nothing of the change before it.
+func (j *journal) settle(ctx context.Context, sent []string) error {
+	if j.spent || len(sent) > 0 || len(j.have.Sent) == 0 {
+		return nil
+	}
+	j.have.Sent = nil
+	// The act may have failed because its context ended.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
+	defer cancel()
+	return j.ops.SaveJournal(ctx, j.in.OperationID, j.in.Step, j.have)
+}
+
+// settleWithin bounds the write that settles a journal.
+const settleWithin = 5 * time.Second
+
 // progress shows what was seen last as the step's detail, the first few times.
 func (j *journal) progress(ctx context.Context) func(string) {
 	last := ""

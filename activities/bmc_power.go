@@ -46,7 +46,7 @@ func (a *BMC) setPower(ctx context.Context, c bmc.Client, in Act, aim bmc.PowerA
 	}
 	r, err := c.SetPower(ctx, bmc.PowerChange{Aim: aim, Spent: j.spent, Acting: j.acting, Progress: j.progress(ctx)})
 	if err != nil {
-		return r, err
+		return r, errors.Join(err, j.settle(ctx, r.Sent))
 	}
 	return r, a.Nodes.RecordPower(ctx, in.NodeID, in.Actor, r.State, time.Now())
 }

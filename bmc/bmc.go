@@ -110,7 +110,9 @@ type PowerResult struct {
 	State PowerState
 	// AlreadySo is true when nothing was sent because the aim was reached.
 	AlreadySo bool
-	// Sent lists the requests sent, such as "Reset ForceOff".
+	// Sent lists the requests that were, or may have been, sent, such as "Reset
+	// ForceOff", also beside an error. One that certainly never left, although
+	// Acting was called for it, is not in it.
 	Sent []string
 }
 

@@ -184,8 +184,11 @@ func lease(t *testing.T, b Bench) {
 	lost := &bmc.Error{Kind: bmc.KindBusy, Doing: "change", Cause: "the lease is lost", Remedy: "none"}
 	b.Options.BeforeChange = func(context.Context) error { return lost }
 	c := b.client(t)
-	_, err := c.SetPower(b.ctx(t), bmc.PowerChange{Aim: bmc.AimOn})
+	r, err := c.SetPower(b.ctx(t), bmc.PowerChange{Aim: bmc.AimOn})
 	wantKind(t, err, bmc.KindBusy)
+	if len(r.Sent) > 0 {
+		t.Errorf("%q is said to have been sent without a lease", r.Sent)
+	}
 	wantKind(t, c.SetBoot(b.ctx(t), bmc.BootOverride{Target: bmc.BootPXE}), bmc.KindBusy)
 	if n := b.Changes(); n != 0 {
 		t.Errorf("%d requests without a lease", n)

@@ -85,16 +85,22 @@ func (c *Client) pause(ctx context.Context, v verdict, doing string) error {
 // change sends a changing request once, after the lease was checked. What the
 // answer means is the caller's to judge; an error means that none came.
 func (c *Client) change(ctx context.Context, rq request) (*answer, verdict, error) {
-	// The wait comes first: the lease is judged at the moment of sending.
-	if err := c.sleep(ctx, time.Until(c.notBefore), rq.doing); err != nil {
+	if err := c.mayChange(ctx, rq.doing); err != nil {
 		return nil, verdict{}, err
 	}
-	if c.opts.BeforeChange != nil {
-		if err := c.opts.BeforeChange(ctx); err != nil {
-			return nil, verdict{}, err
-		}
-	}
 	return c.authed(ctx, rq)
+}
+
+// mayChange waits as long as the BMC asked, then has the lease judged, at the
+// moment of sending.
+func (c *Client) mayChange(ctx context.Context, doing string) error {
+	if err := c.sleep(ctx, time.Until(c.notBefore), doing); err != nil {
+		return err
+	}
+	if c.opts.BeforeChange == nil {
+		return nil
+	}
+	return c.opts.BeforeChange(ctx)
 }
 
 // resource is a resource as it was read.

@@ -324,10 +324,13 @@ func (r *powerRun) post(ctx context.Context, s system, t redfish.ResetType) (*an
 			return nil, verdict{}, err
 		}
 	}
+	if err := r.c.mayChange(ctx, r.doing()); err != nil {
+		return nil, verdict{}, err
+	}
 	r.result.Sent = append(r.result.Sent, name)
 	rq := request{method: http.MethodPost, path: path, body: map[string]any{"ResetType": t}, doing: r.doing()}
 	if r.ifMatch {
 		rq.ifMatch = s.tag
 	}
-	return r.c.change(ctx, rq)
+	return r.c.authed(ctx, rq)
 }
