@@ -98,7 +98,7 @@ func TestC18WrongState(t *testing.T) {
 			t.Run(string(c.aim)+"/"+strings.TrimSpace(c.power)+"/"+map[bool]string{true: "d5", false: "ok"}[code != 0], func(t *testing.T) {
 				t.Parallel()
 				s := startSim(t)
-				s.write("power", c.power, 0o600)
+				s.Write("power", c.power, 0o600)
 				r := startRelay(t, s)
 				r.code = code
 				got, err := plain(t, r).SetPower(t.Context(), bmc.PowerChange{Aim: c.aim})
@@ -114,7 +114,7 @@ func TestC18WrongState(t *testing.T) {
 func TestC18NotForEver(t *testing.T) {
 	t.Parallel()
 	s := startSim(t)
-	s.write("refuse", "", 0o600)
+	s.Write("refuse", "", 0o600)
 	r := startRelay(t, s)
 	r.code = 0xd5
 	_, err := plain(t, r).SetPower(t.Context(), bmc.PowerChange{Aim: bmc.AimOn})
@@ -213,7 +213,7 @@ func TestUnreachable(t *testing.T) {
 func TestLeftOverDevice(t *testing.T) {
 	t.Parallel()
 	s := startSim(t)
-	s.write("boot", "cdrom\n", 0o600)
+	s.Write("boot", "cdrom\n", 0o600)
 	if err := open(t, s.target(), bmc.Options{}).SetBoot(t.Context(), bmc.BootOverride{Target: bmc.BootCD}); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestLeftOverDevice(t *testing.T) {
 	}
 	// A machine that takes no override at all.
 	refusing := startSim(t)
-	refusing.write("refuse", "", 0o600)
+	refusing.Write("refuse", "", 0o600)
 	if err := open(t, refusing.target(), bmc.Options{}).SetBoot(t.Context(), bmc.BootOverride{Target: bmc.BootPXE}); err == nil {
 		t.Error("an override that was not taken was called a success")
 	}

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"github.com/bettercompute/compute/bmc/ipmi/ipmisim"
 )
 
 // relay is a UDP relay in front of ipmi_sim for what that cannot be made to do.
@@ -32,7 +34,7 @@ func startRelay(t *testing.T, s *ipmiSim) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{server: server, sim: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: s.port}, sent: map[[2]byte]int{}}
+	r := &relay{server: server, sim: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: s.Port}, sent: map[[2]byte]int{}}
 	r.port = server.LocalAddr().(*net.UDPAddr).Port //nolint:forcetypeassert // of a UDP socket
 	var running sync.WaitGroup
 	running.Go(func() { r.serve(&running) })
@@ -137,7 +139,7 @@ func (r *relay) answer(p []byte) bool {
 	}
 	if r.code != 0 {
 		m[6] = r.code
-		m[len(m)-1] = checksum(m[3 : len(m)-1])
+		m[len(m)-1] = ipmisim.Checksum(m[3 : len(m)-1])
 	}
 	return true
 }
