@@ -16,7 +16,7 @@ build:
 	@mkdir -p $(BIN)
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/ $(addprefix ./cmd/,$(CMDS))
 
-test: lint ## everything that must hold, with real Postgres and Temporal
+test: lint ## everything that must hold, with real Postgres, Temporal and ipmi_sim
 	@./.ci/packages
 	$(GO) test -timeout 25m ./...
 

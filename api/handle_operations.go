@@ -25,8 +25,13 @@ func (c *Call) findOperation(op *fleet.Operation, id string) func(ctx context.Co
 			return Target{}, err
 		}
 		t, err := c.findNode(ctx, q, op.NodeID)
-		if err != nil || t.OwnerTenant != c.TenantID {
+		// A node that the tenant does not see is told as an operation that is not
+		// there; what went wrong of ours stays an error.
+		if fleet.CodeOf(err) == fleet.CodeNotFound || err == nil && t.OwnerTenant != c.TenantID {
 			return Target{}, fleet.NotFound("operation")
+		}
+		if err != nil {
+			return Target{}, err
 		}
 		t.Kind, t.ID = fleet.OnOperation, id
 		return t, nil

@@ -199,3 +199,27 @@ func TestIdempotency(t *testing.T) {
 		t.Errorf("the repeat of a secret's answer: %+v", p)
 	}
 }
+
+// An operation of another tenant's node is told in the same words as one that
+// is not there.
+func TestForeignOperationIsNotThere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var out fleet.MetalOperationOut
+	r.ok("owner", "metal/enroll", enrollIn(r.site, "https://127.0.0.9"), &out)
+	for _, method := range []string{"operations/get", "operations/wait"} {
+		in := func(id string) obj {
+			o := obj{"tenantId": "globex", "operationId": id}
+			if method == "operations/wait" {
+				o["timeoutSeconds"] = 1
+			}
+			return o
+		}
+		foreign := r.refused("owner2", method, in(out.Operation.ID), fleet.CodeNotFound, "")
+		absent := r.refused("owner2", method, in("op_01j00000000000000000000000"), fleet.CodeNotFound, "")
+		if foreign.Detail != absent.Detail {
+			t.Errorf("%s tells a foreign operation (%q) from an absent one (%q)", method, foreign.Detail, absent.Detail)
+		}
+	}
+	r.ok("viewer", "operations/get", obj{"tenantId": "acme", "operationId": out.Operation.ID}, nil)
+}

@@ -1,7 +1,7 @@
 package redfish_test
 
-// recorded is every recorded tree with what is in it, read out of its files by
-// hand once.
+// recorded is every recorded tree with what is in it. The values were printed by
+// the driver and then compared with the files one by one.
 var recorded = []struct {
 	name, system, found string
 	want                facts

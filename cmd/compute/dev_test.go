@@ -40,7 +40,7 @@ type stack struct {
 
 func buildStack(t *testing.T, state string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(state, "bin")+"/", "./cmd/compute", "./cmd/bmcsim")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(state, "bin")+"/", "./cmd/compute", "./cmd/bmcsim", "./cmd/computectl")
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)

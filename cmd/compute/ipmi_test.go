@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/bettercompute/compute/bmc/ipmi/ipmisim"
@@ -20,26 +18,9 @@ import (
 // told. What IPMI cannot do is said with what to use instead.
 func TestIPMILifecycle(t *testing.T) {
 	t.Parallel()
-	state := t.TempDir()
-	buildStack(t, state)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(state, "bin")+"/", "./cmd/computectl")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	t.Cleanup(func() {
-		if err := wipeDev(context.Background(), state); err != nil {
-			t.Error(err)
-		}
-	})
 	sim := ipmisim.Start(t)
-	s := startStack(t, state)
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Signal(syscall.SIGINT)
-		_ = s.cmd.Wait()
-	})
-	u := &user{t: t, stack: s, env: s.env(t)}
-	password := filepath.Join(state, "password")
+	u := startUser(t)
+	password := filepath.Join(u.stack.state, "password")
 	if err := os.WriteFile(password, []byte(ipmisim.Password), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +52,7 @@ func TestIPMILifecycle(t *testing.T) {
 	if got := strings.TrimSpace(sim.Read("power")); got != "0" {
 		t.Errorf("power = %s after retire", got)
 	}
-	if logs, err := exec.CommandContext(t.Context(), "grep", "-rlF", ipmisim.Password, filepath.Join(state, "log")).CombinedOutput(); err == nil {
+	if logs, err := exec.CommandContext(t.Context(), "grep", "-rlF", ipmisim.Password, filepath.Join(u.stack.state, "log")).CombinedOutput(); err == nil {
 		t.Errorf("the BMC's password stands in a log: %s", logs)
 	}
 }

@@ -22,6 +22,24 @@ type user struct {
 	env   map[string]string
 }
 
+// startUser starts a stack of the test's own and gives it a user.
+func startUser(t *testing.T) *user {
+	t.Helper()
+	state := t.TempDir()
+	buildStack(t, state)
+	t.Cleanup(func() {
+		if err := wipeDev(context.Background(), state); err != nil {
+			t.Error(err)
+		}
+	})
+	s := startStack(t, state)
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Signal(syscall.SIGINT)
+		_ = s.cmd.Wait()
+	})
+	return &user{t: t, stack: s, env: s.env(t)}
+}
+
 func (u *user) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(u.t.Context(), filepath.Join(u.stack.state, "bin", name), args...)
 	cmd.Env = os.Environ()
@@ -101,24 +119,7 @@ func (u *user) resets(id string) map[string]int {
 // by hand leaves a node that says so and goes on.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
-	state := t.TempDir()
-	buildStack(t, state)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(state, "bin")+"/", "./cmd/computectl")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	t.Cleanup(func() {
-		if err := wipeDev(context.Background(), state); err != nil {
-			t.Error(err)
-		}
-	})
-	s := startStack(t, state)
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Signal(syscall.SIGINT)
-		_ = s.cmd.Wait()
-	})
-	u := &user{t: t, stack: s, env: s.env(t)}
+	u := startUser(t)
 	u.enrollByMending("m00001", "gpu-1")
 	u.run("computectl", "metal", "inspect", "gpu-1", "--watch", "--in-use=false")
 	u.run("computectl", "metal", "commission", "gpu-1", "--watch")
@@ -133,7 +134,7 @@ func TestLifecycle(t *testing.T) {
 		t.Errorf("the machine was switched on %d times by the deploy, want 2 (before %v, after %v)", on, before, after)
 	}
 
-	key := filepath.Join(state, "key")
+	key := filepath.Join(u.stack.state, "key")
 	if out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput(); err != nil {
 		t.Fatalf("ssh-keygen: %v\n%s", err, out)
 	}
