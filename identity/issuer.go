@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"math/big"
 	"net/url"
-	"os"
 	"regexp"
 	"time"
 )
@@ -38,28 +37,6 @@ type Issuer struct {
 	Root *x509.Certificate
 	// TrustDomain is the domain of the nodes' SPIFFE ids.
 	TrustDomain string
-}
-
-// CreateIntermediate makes the CA of nodes in two files, signed by the root, and
-// loads the one that is there.
-func (ca *CA) CreateIntermediate(certFile, keyFile, name string) (*CA, error) {
-	if _, err := os.Stat(certFile); err == nil {
-		return Load(certFile, keyFile)
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("look for the CA of nodes: %w", err)
-	}
-	between, err := ca.NewIntermediate(name)
-	if err != nil {
-		return nil, err
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(between.Signer)
-	if err != nil {
-		return nil, fmt.Errorf("write the key of %s: %w", name, err)
-	}
-	if err := writePEM(keyFile, "PRIVATE KEY", der, 0o600); err != nil {
-		return nil, err
-	}
-	return between, writePEM(certFile, "CERTIFICATE", between.Cert.Raw, 0o644)
 }
 
 // NewIntermediate makes a CA below this one that signs client certificates only.

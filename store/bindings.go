@@ -78,16 +78,3 @@ func ListBindings(ctx context.Context, q Reader, tenantID string, identity *stri
 	}
 	return out, nil
 }
-
-// NodeSeenBy says whether the tenant sees the node: by its own visibility or by
-// that of its pool.
-func NodeSeenBy(ctx context.Context, q Reader, tenantID, nodeID string) (bool, error) {
-	var seen bool
-	err := q.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM nodes n WHERE n.id = $2 AND n.deleted_at IS NULL AND (
-			EXISTS (SELECT 1 FROM node_visibility v WHERE v.tenant_id = $1 AND v.node_id = n.id) OR
-			EXISTS (SELECT 1 FROM pool_visibility v WHERE v.tenant_id = $1 AND v.pool_id = n.pool_id)))`, tenantID, nodeID).Scan(&seen)
-	if err != nil {
-		return false, fmt.Errorf("look whether tenant %s sees node %s: %w", tenantID, nodeID, err)
-	}
-	return seen, nil
-}

@@ -35,16 +35,6 @@ func RevokeNodeIdentity(ctx context.Context, tx pgx.Tx, nodeID, reason string) (
 	return revoked, version, err
 }
 
-// FreeIdentity frees what a machine is known by, so that it can join again as a
-// new node: for a node that is deleted.
-func FreeIdentity(ctx context.Context, tx pgx.Tx, nodeID string) error {
-	batch := &pgx.Batch{}
-	for _, table := range []string{"node_keys", "machine_claims", "joined_hardware", "node_specs", "sessions", "deploy_tokens"} {
-		batch.Queue(`DELETE FROM `+table+` WHERE node_id = $1`, nodeID)
-	}
-	return wrapDoing(tx.SendBatch(ctx, batch).Close(), "free the identity of node "+nodeID)
-}
-
 // ShownCert is a certificate that a machine showed, as it was read.
 type ShownCert struct {
 	NodeID     string

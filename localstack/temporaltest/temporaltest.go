@@ -5,8 +5,6 @@ import (
 	"context"
 	"testing"
 
-	"go.temporal.io/sdk/client"
-
 	"github.com/bettercompute/compute/localstack"
 )
 
@@ -25,23 +23,3 @@ func Server(t testing.TB) (address, namespace string) {
 	t.Cleanup(release)
 	return address, namespace
 }
-
-// Client returns a client of such a server and namespace, closed with the test.
-func Client(t testing.TB) client.Client {
-	t.Helper()
-	address, namespace := Server(t)
-	c, err := client.Dial(client.Options{HostPort: address, Namespace: namespace, Logger: quiet{}})
-	if err != nil {
-		t.Fatalf("connect to the test Temporal server: %v", err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
-
-// quiet drops the SDK's log lines, which would drown a test's own.
-type quiet struct{}
-
-func (quiet) Debug(string, ...any) {}
-func (quiet) Info(string, ...any)  {}
-func (quiet) Warn(string, ...any)  {}
-func (quiet) Error(string, ...any) {}
