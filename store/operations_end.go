@@ -84,12 +84,16 @@ func (s *Store) SucceedOperation(ctx context.Context, operationID string, r flee
 		if !moves {
 			return nil
 		}
-		version, err := MoveNode(ctx, tx, o.NodeID, to)
-		if err != nil {
-			return err
-		}
-		if err := o.event(ctx, tx, "node.provision."+string(to), version, true, nil); err != nil {
-			return err
+		// Enroll and rescue entered their end when they were accepted: that raised
+		// the version and was told then.
+		if to != o.NodeState {
+			version, err := MoveNode(ctx, tx, o.NodeID, to)
+			if err != nil {
+				return err
+			}
+			if err := o.event(ctx, tx, "node.provision."+string(to), version, true, nil); err != nil {
+				return err
+			}
 		}
 		if r.EndChain {
 			return nil

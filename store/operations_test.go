@@ -341,3 +341,32 @@ func TestAbortBeforeStart(t *testing.T) {
 		t.Errorf("%d rows are left to deliver (%v), want none", n, err)
 	}
 }
+
+// The end of an operation raises the version and tells a provision state only
+// when the node enters another: a rescue is in rescue from its start, a release
+// comes from releasing to ready.
+func TestEndTellsOnlyAChange(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		verb   fleet.Verb
+		raises int64
+	}{{fleet.VerbRescue, 0}, {fleet.VerbRelease, 1}} {
+		o := newOps(t)
+		o.mustBegin("op_one", c.verb)
+		_, before, _, _ := o.state("op_one")
+		if err := o.SucceedOperation(t.Context(), "op_one", fleet.OperationResult{}); err != nil {
+			t.Fatal(err)
+		}
+		node, after, op, _ := o.state("op_one")
+		if node != fleet.EndsIn[c.verb] || op != fleet.OpSucceeded || after != before+c.raises {
+			t.Errorf("%s: node %s, operation %s, version %d after %d", c.verb, node, op, after, before)
+		}
+		var told int
+		if err := o.pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE starts_with(type, 'node.provision.')`).Scan(&told); err != nil {
+			t.Fatal(err)
+		}
+		if int64(told) != c.raises {
+			t.Errorf("%s: %d provision events, want %d", c.verb, told, c.raises)
+		}
+	}
+}
