@@ -156,7 +156,9 @@ func retryable(err error) bool {
 	}
 	switch fleet.CodeOf(err) {
 	case fleet.CodeInternal, fleet.CodeUnavailable:
-		return true
+		// What the database refuses once it refuses again: the operation parks and
+		// says so instead of trying for ever.
+		return fleet.ReasonOf(err) != fleet.ReasonRejected
 	default:
 		return false
 	}

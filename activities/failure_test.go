@@ -40,6 +40,7 @@ func TestErrorsToTemporal(t *testing.T) {
 		{"already enrolled", fleet.Errorf(fleet.CodeConflict, CodeEnrolled, "x"), CodeEnrolled, false, 0},
 		{"Postgres away", errors.New("connection refused"), CodeInternal, true, 0},
 		{"Postgres away, said so", fleet.Errorf(fleet.CodeUnavailable, "", "x"), string(fleet.CodeUnavailable), true, 0},
+		{"refused by the database", fleet.Errorf(fleet.CodeInternal, fleet.ReasonRejected, "x"), fleet.ReasonRejected, false, 0},
 		{"an own reason", NewReason(CodeMismatch, "x"), CodeMismatch, false, 0},
 	}
 	for _, c := range cases {

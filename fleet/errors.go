@@ -83,6 +83,10 @@ func Invalid(field, constraint string) *Error {
 		Fields: []FieldError{{Field: field, Constraint: constraint}}}
 }
 
+// ReasonRejected is the reason of an INTERNAL error that repeating cannot mend:
+// the database refused what was to be recorded.
+const ReasonRejected = "record-rejected"
+
 // NotFound makes the one NOT_FOUND of a kind of thing. Its words are the same
 // for what is not there and for what the caller may not see.
 func NotFound(kind string) *Error {

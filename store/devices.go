@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,7 +19,8 @@ type deviceRow struct {
 // joinDevices makes a node's device rows those of an inventory. A device is
 // joined to its row by serial, else PCI address, else UUID, else slot. One that
 // is gone stays, as not present. One that could be two rows adds none and
-// raises InventoryAmbiguous.
+// raises InventoryAmbiguous. An identity that two devices of one inventory share
+// (two GPUs of one module with the module's serial) identifies neither.
 func joinDevices(ctx context.Context, tx pgx.Tx, nodeID string, seen []fleet.Device) error {
 	rows, err := tx.Query(ctx, `SELECT id, model, coalesce(serial, ''), coalesce(uuid, ''), coalesce(pci_address, ''), coalesce(slot, '')
 		FROM devices WHERE node_id = $1 ORDER BY id`, nodeID)
@@ -34,7 +36,7 @@ func joinDevices(ctx context.Context, tx pgx.Tx, nodeID string, seen []fleet.Dev
 	}
 	batch := &pgx.Batch{}
 	ambiguous := ""
-	for _, d := range seen {
+	for _, d := range identifying(seen) {
 		row, unclear := matchDevice(known, d)
 		switch {
 		case unclear:
@@ -61,7 +63,35 @@ func joinDevices(ctx context.Context, tx pgx.Tx, nodeID string, seen []fleet.Dev
 	return deviceConditions(ctx, tx, nodeID, ambiguous)
 }
 
+// identities are what a device can be joined by, best first.
+var identities = []func(*fleet.Device) *string{
+	func(d *fleet.Device) *string { return &d.Serial },
+	func(d *fleet.Device) *string { return &d.PCIAddress },
+	func(d *fleet.Device) *string { return &d.UUID },
+	func(d *fleet.Device) *string { return &d.Slot },
+}
+
+// identifying are the devices with only those identities that none of the
+// others shares.
+func identifying(seen []fleet.Device) []fleet.Device {
+	out := slices.Clone(seen)
+	for _, of := range identities {
+		count := map[string]int{}
+		for i := range seen {
+			count[*of(&seen[i])]++
+		}
+		for i := range out {
+			if count[*of(&out[i])] > 1 {
+				*of(&out[i]) = ""
+			}
+		}
+	}
+	return out
+}
+
 // matchDevice finds the row of a device by the first identity that both have.
+// Devices that nothing tells apart are as good as one another: each takes a row
+// of its model that has no identity either.
 func matchDevice(known []*deviceRow, d fleet.Device) (row *deviceRow, ambiguous bool) {
 	for _, by := range []struct {
 		want string
@@ -76,7 +106,8 @@ func matchDevice(known []*deviceRow, d fleet.Device) (row *deviceRow, ambiguous 
 			continue
 		}
 		for _, r := range known {
-			if r.matched || by.have(r) != by.want {
+			replaced := r.Serial != "" && d.Serial != "" && r.Serial != d.Serial
+			if r.matched || replaced || by.have(r) != by.want {
 				continue
 			}
 			if row != nil {
@@ -86,6 +117,14 @@ func matchDevice(known []*deviceRow, d fleet.Device) (row *deviceRow, ambiguous 
 		}
 		if row != nil {
 			return row, false
+		}
+	}
+	if d.Serial+d.PCIAddress+d.UUID+d.Slot != "" {
+		return nil, false
+	}
+	for _, r := range known {
+		if !r.matched && r.Model == d.Model && r.Serial+r.PCI+r.UUID+r.Slot == "" {
+			return r, false
 		}
 	}
 	return nil, false

@@ -133,5 +133,10 @@ func wrap(err error) error {
 	case "55P03", "57014": // lock_not_available, query_canceled by lock_timeout
 		return &fleet.Error{Code: fleet.CodeUnavailable, Reason: "busy", Detail: "the row is held by another call; try again", RetryAfter: time.Second, Err: err}
 	}
+	if class := pg.Code[:2]; class == "22" || class == "23" {
+		// Repeating it would be refused again: whoever retries must not.
+		return &fleet.Error{Code: fleet.CodeInternal, Reason: fleet.ReasonRejected,
+			Detail: "the database refused what was to be recorded, which is a defect of ours; the log of the process names the rule", Err: err}
+	}
 	return err
 }

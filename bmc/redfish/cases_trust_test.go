@@ -13,6 +13,7 @@ import (
 
 	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/bmc/redfish"
+	"github.com/bettercompute/compute/bmc/redfish/recorded"
 	"github.com/bettercompute/compute/fleet"
 )
 
@@ -186,7 +187,7 @@ func TestOtherOrigins(t *testing.T) {
 // login.
 func TestRedirectWithin(t *testing.T) {
 	t.Parallel()
-	files := loadTree(t, "OpenBMC-stock")
+	files := recorded.Load(t, "OpenBMC-stock")
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !strings.HasSuffix(r.URL.Path, "/"):

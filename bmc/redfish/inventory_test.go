@@ -66,7 +66,7 @@ func factsOf(inv fleet.Inventory) facts {
 // is in it: nothing lost, nothing invented, and what is not there named.
 func TestRecordedInventories(t *testing.T) {
 	t.Parallel()
-	for _, tree := range recorded {
+	for _, tree := range expected {
 		t.Run(tree.name, func(t *testing.T) {
 			t.Parallel()
 			c, err := openTree(t, tree.name, tree.system)
@@ -86,7 +86,7 @@ func TestRecordedInventories(t *testing.T) {
 
 func TestRecordedIdentities(t *testing.T) {
 	t.Parallel()
-	for _, tree := range recorded {
+	for _, tree := range expected {
 		t.Run(tree.name, func(t *testing.T) {
 			t.Parallel()
 			c, err := openTree(t, tree.name, tree.system)

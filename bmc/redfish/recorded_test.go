@@ -1,8 +1,8 @@
 package redfish_test
 
-// recorded is every recorded tree with what is in it. The values were printed by
+// expected is every recorded tree with what is in it. The values were printed by
 // the driver and then compared with the files one by one.
-var recorded = []struct {
+var expected = []struct {
 	name, system, found string
 	want                facts
 }{
