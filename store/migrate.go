@@ -15,8 +15,21 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// SchemaVersion is the newest migration this program knows.
-const SchemaVersion = 2
+// SchemaVersion is the newest migration this program knows: the number of the
+// last of the embedded files.
+var SchemaVersion = newestMigration()
+
+func newestMigration() int64 {
+	files, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil || len(files) == 0 {
+		panic("store: no migrations are embedded")
+	}
+	version, err := goose.NumericComponent(files[len(files)-1])
+	if err != nil {
+		panic("store: " + err.Error())
+	}
+	return version
+}
 
 // Migrate brings the database's schema up to date. Any number of processes may
 // call it at once: an advisory lock lets one work. Migrations are forward only

@@ -117,7 +117,12 @@ func TestC18NotForEver(t *testing.T) {
 	s.Write("refuse", "", 0o600)
 	r := startRelay(t, s)
 	r.code = 0xd5
-	_, err := plain(t, r).SetPower(t.Context(), bmc.PowerChange{Aim: bmc.AimOn})
+	// What ends it is the count of tries: the time is more than a slow machine needs.
+	patient := waits()
+	patient.Change = time.Minute
+	target := targetAt(t, r.port)
+	target.CipherSuites = []int{1}
+	_, err := open(t, target, bmc.Options{Waits: patient}).SetPower(t.Context(), bmc.PowerChange{Aim: bmc.AimOn})
 	wantKind(t, err, bmc.KindBusy)
 	if n := r.controls(); n < 1 || n > 3 {
 		t.Errorf("%d requests", n)

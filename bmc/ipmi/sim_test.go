@@ -58,7 +58,7 @@ func targetAt(t *testing.T, port int) bmc.Target {
 
 // waits are short: ipmi_sim answers and acts at once.
 func waits() bmc.Waits {
-	return bmc.Waits{Request: 20 * time.Second, Poll: 20 * time.Millisecond, Busy: 40 * time.Millisecond, Change: 4 * time.Second, Post: 2 * time.Second}
+	return bmc.Waits{Request: 20 * time.Second, Poll: 20 * time.Millisecond, Busy: 40 * time.Millisecond, Change: 15 * time.Second, Post: 2 * time.Second}
 }
 
 func openIPMI(ctx context.Context, target bmc.Target, opts bmc.Options) (bmc.Client, error) {
