@@ -77,15 +77,20 @@ func Create(certFile, keyFile, name string) (*CA, error) {
 	if err != nil {
 		return nil, err
 	}
+	return ca, ca.save(certFile, keyFile)
+}
+
+// save writes a CA whose key was made here. The key first: a certificate without
+// its key would be taken for a CA.
+func (ca *CA) save(certFile, keyFile string) error {
 	der, err := x509.MarshalPKCS8PrivateKey(ca.Signer)
 	if err != nil {
-		return nil, fmt.Errorf("write the key of %s: %w", name, err)
+		return fmt.Errorf("write the key of %s: %w", ca.Cert.Subject.CommonName, err)
 	}
-	// The key first: a certificate without its key would be taken for a CA.
 	if err := writePEM(keyFile, "PRIVATE KEY", der, 0o600); err != nil {
-		return nil, err
+		return err
 	}
-	return ca, writePEM(certFile, "CERTIFICATE", ca.Cert.Raw, 0o644)
+	return writePEM(certFile, "CERTIFICATE", ca.Cert.Raw, 0o644)
 }
 
 // Load reads a CA from its two files and checks that they belong together.

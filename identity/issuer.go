@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net/url"
 	"regexp"
+	"sync"
 	"time"
 )
 
@@ -32,11 +33,15 @@ var oidGeneration = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 32473, 71, 1}
 
 // Issuer signs the certificates of nodes.
 type Issuer struct {
-	// CA is an intermediate of Root.
-	CA   *CA
+	// Root is what machines pin.
 	Root *x509.Certificate
 	// TrustDomain is the domain of the nodes' SPIFFE ids.
 	TrustDomain string
+	// files are those that the CA was read from, nil when it was given.
+	files *caFiles
+
+	mu sync.Mutex
+	ca *CA
 }
 
 // NewIntermediate makes a CA below this one that signs client certificates only.
@@ -71,7 +76,17 @@ func NewIssuer(ca *CA, root *x509.Certificate, domain string) (*Issuer, error) {
 	if err := ca.Cert.CheckSignatureFrom(root); err != nil {
 		return nil, fmt.Errorf("the CA of nodes is not of the gateway's CA: %w", err)
 	}
-	return &Issuer{CA: ca, Root: root, TrustDomain: domain}, nil
+	return &Issuer{ca: ca, Root: root, TrustDomain: domain}, nil
+}
+
+// CA is the intermediate of Root that signs now.
+func (i *Issuer) CA() *CA {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.files != nil {
+		i.ca = i.files.newer(i.ca, i.Root)
+	}
+	return i.ca
 }
 
 // KeyHash names a public key: the SHA-256 of its SPKI.
@@ -156,10 +171,14 @@ func (i *Issuer) Issue(public crypto.PublicKey, g Grant) ([]byte, error) {
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
 		URIs:            []*url.URL{{Scheme: "spiffe", Host: i.TrustDomain, Path: "/node/" + g.NodeID}},
 		ExtraExtensions: []pkix.Extension{{Id: oidGeneration, Value: generation}}}
-	cert, err := sign(t, i.CA.Cert, public, i.CA.Signer)
+	ca := i.CA()
+	if ca.Cert.NotAfter.Before(g.NotAfter) {
+		return nil, fmt.Errorf("the CA of nodes ends %s, before the certificate would: rotate it (compute keys rotate-node-ca)", ca.Cert.NotAfter.Format(time.DateOnly))
+	}
+	cert, err := sign(t, ca.Cert, public, ca.Signer)
 	if err != nil {
 		return nil, fmt.Errorf("sign the certificate of node %s: %w", g.NodeID, err)
 	}
 	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}),
-		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.CA.Cert.Raw})...), nil
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Cert.Raw})...), nil
 }

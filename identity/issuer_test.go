@@ -149,7 +149,7 @@ func TestReadRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	elsewhere, err := identity.NewIssuer(a.issuer.CA, a.root.Cert, "other.example")
+	elsewhere, err := identity.NewIssuer(a.issuer.CA(), a.root.Cert, "other.example")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,9 +157,9 @@ func TestReadRefuses(t *testing.T) {
 	for name, chain := range map[string][]*x509.Certificate{
 		"none":                     nil,
 		"of another CA":            parse(t, b.issue(t, "node_1", 1)),
-		"of another CA, our chain": append(parse(t, b.issue(t, "node_1", 1))[:1], a.issuer.CA.Cert, a.root.Cert),
+		"of another CA, our chain": append(parse(t, b.issue(t, "node_1", 1))[:1], a.issuer.CA().Cert, a.root.Cert),
 		"the gateway's own":        {server.Leaf, a.root.Cert},
-		"the CA of nodes itself":   {a.issuer.CA.Cert},
+		"the CA of nodes itself":   {a.issuer.CA().Cert},
 		"another trust domain":     parse(t, foreign.issue(t, "node_1", 1)),
 		"a path in the name":       parse(t, a.issue(t, "node_1/x", 1)),
 		"no node's name":           parse(t, a.issue(t, "", 1)),

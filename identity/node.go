@@ -33,7 +33,7 @@ func (i *Issuer) Read(chain []*x509.Certificate) (NodeCert, error) {
 	leaf := chain[0]
 	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	roots.AddCert(i.Root)
-	between.AddCert(i.CA.Cert)
+	between.AddCert(i.CA().Cert)
 	for _, c := range chain[1:] {
 		between.AddCert(c)
 	}

@@ -23,6 +23,8 @@ func (d *devStack) env() []string {
 		"COMPUTE_BOOT_KEY=" + d.path("keys", "boot.key"),
 		"COMPUTE_GATEWAY_CA=" + d.path("keys", "ca.pem"),
 		"COMPUTE_GATEWAY_CA_KEY=" + d.path("keys", "ca-key.pem"),
+		"COMPUTE_NODE_CA=" + d.path("keys", "node-ca.pem"),
+		"COMPUTE_NODE_CA_KEY=" + d.path("keys", "node-ca-key.pem"),
 		"COMPUTE_GATEWAY_URL=" + d.gatewayURL(),
 		"COMPUTE_BOOT_URL=" + httpURL(d.ports.Boot),
 		"COMPUTE_GATEWAY_LISTEN=" + loopback(d.ports.Gateway),

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,8 @@ type gatewayConfig struct {
 	stateConfig
 	listen, bootListen string
 	caCert, caKey      string
+	nodeCA, nodeCAKey  string
+	trustDomain        string
 	bootISO, bootEFI   string
 	verbose            bool
 }
@@ -50,6 +53,9 @@ func newGatewayCmd() *cobra.Command {
 	env(&c.bootListen, "boot-listen", "COMPUTE_BOOT_LISTEN", "127.0.0.1:7782", "address of the plain listener")
 	env(&c.caCert, "ca", "COMPUTE_GATEWAY_CA", "", "file of the CA's certificate")
 	env(&c.caKey, "ca-key", "COMPUTE_GATEWAY_CA_KEY", "", "file of the CA's key")
+	env(&c.nodeCA, "node-ca", "COMPUTE_NODE_CA", "", "file of the certificate of the CA of nodes; without it no machine can join")
+	env(&c.nodeCAKey, "node-ca-key", "COMPUTE_NODE_CA_KEY", "", "file of the key of the CA of nodes")
+	env(&c.trustDomain, "trust-domain", "COMPUTE_TRUST_DOMAIN", "compute.internal", "domain of the nodes' SPIFFE ids; every node joins again after a change")
 	env(&c.bootISO, "boot-iso", "COMPUTE_BOOT_ISO", "", "file of the boot image for virtual media")
 	env(&c.bootEFI, "boot-efi", "COMPUTE_BOOT_EFI", "", "file of the boot image for UEFI HTTP boot")
 	f.BoolVar(&c.verbose, "verbose", false, "log each request")
@@ -88,14 +94,37 @@ func openGateway(ctx context.Context, c gatewayConfig, log *slog.Logger) (*gatew
 	if err != nil {
 		return nil, nil, err
 	}
+	nodes, err := c.issuer(ca, log)
+	if err != nil {
+		return nil, nil, err
+	}
 	s, err := c.open(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	g, err := gateway.New(gateway.Config{Store: s, CA: ca, BootISO: c.bootISO, BootEFI: c.bootEFI, Log: log})
+	g, err := gateway.New(gateway.Config{Store: s, CA: ca, Nodes: nodes, BootISO: c.bootISO, BootEFI: c.bootEFI, Log: log})
 	if err != nil {
 		s.Close()
 		return nil, nil, err
 	}
 	return g, s.Close, nil
+}
+
+// nodeCAWarning is how long before its end the CA of nodes is warned of.
+const nodeCAWarning = 90 * 24 * time.Hour
+
+// issuer opens the CA of nodes, nil when none is configured.
+func (c *gatewayConfig) issuer(ca *identity.CA, log *slog.Logger) (*identity.Issuer, error) {
+	if c.nodeCA == "" {
+		log.Warn("no CA of nodes is configured (COMPUTE_NODE_CA): no machine can join")
+		return nil, nil
+	}
+	nodes, err := identity.OpenIssuer(c.nodeCA, c.nodeCAKey, ca.Cert, c.trustDomain)
+	if err != nil {
+		return nil, err
+	}
+	if end := nodes.CA().Cert.NotAfter; time.Until(end) < nodeCAWarning {
+		log.Warn("the CA of nodes ends soon; replace it with compute keys rotate-node-ca", "end", end)
+	}
+	return nodes, nil
 }

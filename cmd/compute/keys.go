@@ -15,7 +15,7 @@ import (
 
 func newKeysCmd() *cobra.Command {
 	cmd := &cobra.Command{Use: "keys", Short: "Make, rotate and check the keys of this installation"}
-	cmd.AddCommand(newKeysInitCmd(), newKeysRotateCmd(), newKeysCheckCmd())
+	cmd.AddCommand(newKeysInitCmd(), newKeysRotateCmd(), newKeysCheckCmd(), newKeysRotateNodeCACmd())
 	return cmd
 }
 
@@ -25,7 +25,8 @@ func newKeysInitCmd() *cobra.Command {
 		Use:   "init",
 		Short: "Make the key files that are missing",
 		Long: "Makes keyset.json (seals secrets in the database), boot.key (boot ids derive from it), ca.pem and ca-key.pem (the\n" +
-			"gateway's CA). Files that are there are left alone. All but ca.pem are secrets: keep them off the database's backups.",
+			"gateway's CA, which machines pin), node-ca.pem and node-ca-key.pem (the CA of nodes, an intermediate of the gateway's).\n" +
+			"Files that are there are left alone. All but ca.pem and node-ca.pem are secrets: keep them off the database's backups.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := initKeys(dir); err != nil {
@@ -49,8 +50,43 @@ func initKeys(dir string) error {
 	if _, err := store.CreateBootKey(filepath.Join(dir, "boot.key")); err != nil {
 		return err
 	}
-	_, err := identity.Create(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem"), "Better Compute gateway CA")
-	return err
+	root, err := identity.Create(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem"), "Better Compute gateway CA")
+	if err != nil {
+		return err
+	}
+	return root.CreateNodeCA(nodeCAFiles(dir))
+}
+
+// nodeCAFiles are the files of the CA of nodes in a folder of keys.
+func nodeCAFiles(dir string) (cert, key string) {
+	return filepath.Join(dir, "node-ca.pem"), filepath.Join(dir, "node-ca-key.pem")
+}
+
+func newKeysRotateNodeCACmd() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "rotate-node-ca",
+		Short: "Replace the CA that signs the certificates of nodes",
+		Long: "Makes a fresh CA of nodes below the same gateway's CA and puts it in place of node-ca.pem and node-ca-key.pem. Gateways\n" +
+			"that read these files take it up within seconds; where they read copies, put the new files in their places. No session\n" +
+			"ends and no machine joins again: what the former one signed is good until it ends, and is renewed by the new one. One\n" +
+			"is good for three years.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			root, err := identity.Load(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem"))
+			if err != nil {
+				return err
+			}
+			cert, key := nodeCAFiles(dir)
+			if err := root.RotateNodeCA(cert, key); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "the new CA of nodes is in", cert)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "keys", "folder of the key files")
+	return cmd
 }
 
 func newKeysRotateCmd() *cobra.Command {
