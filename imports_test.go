@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"gateway":    {"fleet", "identity", "store"},
 	"agent":      {"fleet", "identity"},
 	"identity":   {"fleet"},
-	"cli":        {"fleet"},
+	"cli":        {"fleet", "bmc"}, // bmc check looks at a BMC that no control plane knows yet
 	"sim":        {"fleet", "agent"},
 	"devidp":     {},
 	"localstack": {},
@@ -51,6 +51,7 @@ var mayNotReach = map[string][]string{
 	"activities": {"github.com/jackc/pgx", "github.com/gin-gonic", "github.com/stmcginnis/gofish", "github.com/bmc-toolbox"},
 	"workflows":  {"github.com/jackc/pgx", "github.com/gin-gonic", "github.com/stmcginnis/gofish", "github.com/bmc-toolbox"},
 	"agent":      {"github.com/jackc/pgx", "go.temporal.io", "github.com/gin-gonic"},
+	"cli":        {"github.com/jackc/pgx", "go.temporal.io", "github.com/gin-gonic"},
 	"bmc":        {"github.com/jackc/pgx", "go.temporal.io", "github.com/gin-gonic"},
 	"sim":        {"github.com/jackc/pgx", "go.temporal.io"},
 }

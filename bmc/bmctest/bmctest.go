@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bettercompute/compute/bmc"
+	"github.com/bettercompute/compute/bmc/check"
 	"github.com/bettercompute/compute/fleet"
 )
 
@@ -37,7 +38,7 @@ func Run(t *testing.T, newBench func(t *testing.T) Bench) {
 		"identify": identify, "power": power, "soft off": softOff, "power already so": alreadySo, "intent first": intentFirst, "lease": lease,
 		"spent restart": spentRestart, "boot": boot, "wrong machine": wrongMachine, "wrong password": wrongPassword,
 		"address not allowed": notAllowed, "cancelled": cancelled, "inventory": inventory, "media": media, "erase": erase,
-		"password": password, "log": log,
+		"password": password, "check": checked,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -376,8 +377,27 @@ func password(t *testing.T, b Bench) {
 	}
 }
 
-func log(t *testing.T, b Bench) {
-	if _, err := b.client(t).Log(b.ctx(t), time.Time{}); err != nil {
-		t.Error(err)
+// checked: the report that an operator gets of new hardware finds nothing broken
+// and changes nothing. It reads, beside what the other tests look at, the log.
+func checked(t *testing.T, b Bench) {
+	r := check.Run(b.ctx(t), check.Way{Open: b.Open}, b.Target, b.Options)
+	if !r.Reached || !r.Usable || r.Driver != b.Target.Driver {
+		t.Errorf("%+v", r)
+	}
+	for _, f := range r.Findings {
+		if f.Says == "" || f.Grade != check.Works && f.Then == "" {
+			t.Errorf("a finding that does not explain itself: %+v", f)
+		}
+		if f.Area == "log" && f.Then != "" && !strings.Contains(f.Says, "no log service") {
+			t.Errorf("the log could not be read: %+v", f)
+		}
+	}
+	for _, q := range r.Quirks {
+		if check.QuirkText(q) == "" {
+			t.Errorf("quirk %s is not explained", q)
+		}
+	}
+	if n := b.Changes(); n != 0 {
+		t.Errorf("a check changed something %d times", n)
 	}
 }

@@ -84,3 +84,12 @@ func mayFallBack(target bmc.Target, err error) error {
 	}
 	return nil
 }
+
+// Certificate looks at what the BMC shows in the TLS handshake and sends no
+// request. An address without TLS shows none: the zero value.
+func Certificate(ctx context.Context, target bmc.Target, opts bmc.Options) (bmc.Certificate, error) {
+	if target.Address.Scheme != "https" || target.Driver == "ipmi" {
+		return bmc.Certificate{}, nil
+	}
+	return redfish.LookAt(ctx, target, opts)
+}

@@ -114,12 +114,15 @@ type root struct {
 	RedfishVersion string      `json:"RedfishVersion"`
 	UUID           string      `json:"UUID"`
 	Vendor         string      `json:"Vendor"`
+	Product        string      `json:"Product"`
 	Systems        common.Link `json:"Systems"`
 	Chassis        common.Link `json:"Chassis"`
 	Managers       common.Link `json:"Managers"`
 	AccountService common.Link `json:"AccountService"`
 	SessionService common.Link `json:"SessionService"`
 	UpdateService  common.Link `json:"UpdateService"`
+	EventService   common.Link `json:"EventService"`
+	Tasks          common.Link `json:"Tasks"`
 	Links          struct {
 		Sessions common.Link `json:"Sessions"`
 	} `json:"Links"`
