@@ -19,10 +19,10 @@ type chore struct {
 
 // chores are the sweeps and the upkeep.
 func (w *Worker) chores() []chore {
-	ops := &OperationSweep{Store: w.Store, Client: w.Client, Namespace: w.Namespace, Log: w.Log, Every: time.Minute}
+	ops := &OperationSweep{Store: w.Store, Client: w.Client, Namespace: w.Namespace, Log: w.Log, Every: w.SweepEvery}
 	bmcs := &BMCSweep{Store: w.Store, Gate: w.Gate, Log: w.Log, Every: w.PowerEvery}
 	return []chore{
-		{name: "operations", every: 10 * time.Second, do: ops.Round},
+		{name: "operations", every: min(10*time.Second, w.SweepEvery), do: ops.Round},
 		{name: "alarm", every: 15 * time.Second, do: ops.Alarm},
 		{name: "bmcs", every: 5 * time.Second, do: bmcs.Round},
 		{name: "idle-sessions", every: 30 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Gate.EndIdle(ctx); return err }},

@@ -45,6 +45,8 @@ type Worker struct {
 	TaskQueue string
 	// PowerEvery is the spacing of looks at a BMC at rest.
 	PowerEvery time.Duration
+	// SweepEvery is how often an open operation is compared with Temporal.
+	SweepEvery time.Duration
 }
 
 // stopWithin is how long activities have to give back leases when the process

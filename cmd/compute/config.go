@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
@@ -58,3 +59,13 @@ func (c *stateConfig) open(ctx context.Context) (*store.Store, error) {
 
 // newLog logs JSON lines to the standard error.
 func newLog() *slog.Logger { return slog.New(slog.NewJSONHandler(os.Stderr, nil)) }
+
+// takeDuration sets a flag that was not given from the environment.
+func takeDuration(cmd *cobra.Command, flag, env string) error {
+	if v := os.Getenv(env); v != "" && !cmd.Flags().Changed(flag) {
+		if err := cmd.Flags().Set(flag, v); err != nil {
+			return fmt.Errorf("%s: %w", env, err)
+		}
+	}
+	return nil
+}

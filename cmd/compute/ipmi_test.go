@@ -20,7 +20,7 @@ func TestIPMILifecycle(t *testing.T) {
 	t.Parallel()
 	sim := ipmisim.Start(t)
 	u := startUser(t)
-	password := filepath.Join(u.stack.state, "password")
+	password := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(password, []byte(ipmisim.Password), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,6 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,104 +11,6 @@ import (
 	"github.com/bettercompute/compute/fleet"
 )
 
-// user runs the stack's programs as its user would, with its env file.
-type user struct {
-	t     *testing.T
-	stack *stack
-	env   map[string]string
-}
-
-// startUser starts a stack of the test's own and gives it a user.
-func startUser(t *testing.T) *user {
-	t.Helper()
-	state := t.TempDir()
-	buildStack(t, state)
-	t.Cleanup(func() {
-		if err := wipeDev(context.Background(), state); err != nil {
-			t.Error(err)
-		}
-	})
-	s := startStack(t, state)
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Signal(syscall.SIGINT)
-		_ = s.cmd.Wait()
-	})
-	return &user{t: t, stack: s, env: s.env(t)}
-}
-
-func (u *user) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(u.t.Context(), filepath.Join(u.stack.state, "bin", name), args...)
-	cmd.Env = os.Environ()
-	for k, v := range u.env {
-		if k != "PATH" {
-			cmd.Env = append(cmd.Env, k+"="+v)
-		}
-	}
-	return cmd
-}
-
-// run runs a program that must succeed and returns what it printed.
-func (u *user) run(name string, args ...string) string {
-	u.t.Helper()
-	out, err := u.command(name, args...).CombinedOutput()
-	if err != nil {
-		u.t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
-// simulated reads a document of the rack's control API.
-func (u *user) simulated(path string, into any) {
-	u.t.Helper()
-	req, err := http.NewRequestWithContext(u.t.Context(), http.MethodGet, u.env["BMCSIM_URL"]+path, nil)
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		u.t.Fatal(err)
-	}
-	if s, ok := into.(*string); ok {
-		*s = string(raw)
-		return
-	}
-	if err := json.Unmarshal(raw, into); err != nil {
-		u.t.Fatalf("%s: %s: %v", path, raw, err)
-	}
-}
-
-// machine is a simulated machine as its control API shows it.
-type machine struct{ Address, Username, Password string }
-
-func (u *user) node(name string) fleet.MetalNode {
-	u.t.Helper()
-	var out fleet.MetalOut
-	if err := json.Unmarshal([]byte(u.run("computectl", "metal", "get", name, "-o", "json")), &out); err != nil {
-		u.t.Fatal(err)
-	}
-	return out.Node
-}
-
-func (u *user) state(name string, want fleet.ProvisionState) {
-	u.t.Helper()
-	if got := u.node(name).ProvisionState; got != want {
-		u.t.Fatalf("%s is %s, want %s", name, got, want)
-	}
-}
-
-// resets are the power changes that a simulated machine made.
-func (u *user) resets(id string) map[string]int {
-	u.t.Helper()
-	var counts struct{ Resets map[string]int }
-	u.simulated("/sim/machines/"+id+"/counts", &counts)
-	return counts.Resets
-}
-
 // A simulated machine goes through its whole life by computectl. The worker is
 // killed in the middle of the deploy, and no power action happens twice; a
 // failed enroll goes on by a signal of the temporal CLI; a workflow terminated
@@ -120,21 +18,22 @@ func (u *user) resets(id string) map[string]int {
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	u := startUser(t)
-	u.enrollByMending("m00001", "gpu-1")
-	u.run("computectl", "metal", "inspect", "gpu-1", "--watch", "--in-use=false")
-	u.run("computectl", "metal", "commission", "gpu-1", "--watch")
-	u.state("gpu-1", fleet.Ready)
+	u.ownSite("life") // it is paused for a while
+	u.enrollByMending("m00002", "life-1")
+	u.run("computectl", "metal", "inspect", "life-1", "--watch", "--in-use=false")
+	u.run("computectl", "metal", "commission", "life-1", "--watch")
+	u.state("life-1", fleet.Ready)
 
-	before := u.resets("m00001")
-	u.deployAcrossKill("gpu-1")
-	u.state("gpu-1", fleet.Deployed)
-	after := u.resets("m00001")
+	before := u.resets("m00002")
+	u.deployAcrossKill("life-1")
+	u.state("life-1", fleet.Deployed)
+	after := u.resets("m00002")
 	// Our image is booted once and the disk once, however the worker ended.
 	if on := after["On"] - before["On"] + after["ForceRestart"] - before["ForceRestart"] + after["PowerCycle"] - before["PowerCycle"]; on != 2 {
 		t.Errorf("the machine was switched on %d times by the deploy, want 2 (before %v, after %v)", on, before, after)
 	}
 
-	key := filepath.Join(u.stack.state, "key")
+	key := filepath.Join(t.TempDir(), "key")
 	if out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput(); err != nil {
 		t.Fatalf("ssh-keygen: %v\n%s", err, out)
 	}
@@ -142,18 +41,18 @@ func TestLifecycle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.run("computectl", "metal", "rescue", "gpu-1", "--watch", "--ssh-keys", strings.TrimSpace(string(pub)))
-	u.state("gpu-1", fleet.Rescue)
-	u.run("computectl", "metal", "unrescue", "gpu-1", "--watch")
-	u.state("gpu-1", fleet.Deployed)
-	u.run("computectl", "metal", "release", "gpu-1", "--watch")
-	if n := u.node("gpu-1"); n.ProvisionState != fleet.Ready || n.EraseOwed {
+	u.run("computectl", "metal", "rescue", "life-1", "--watch", "--ssh-keys", strings.TrimSpace(string(pub)))
+	u.state("life-1", fleet.Rescue)
+	u.run("computectl", "metal", "unrescue", "life-1", "--watch")
+	u.state("life-1", fleet.Deployed)
+	u.run("computectl", "metal", "release", "life-1", "--watch")
+	if n := u.node("life-1"); n.ProvisionState != fleet.Ready || n.EraseOwed {
 		t.Errorf("after the release: %s, erase owed %v", n.ProvisionState, n.EraseOwed)
 	}
-	u.terminatedByHand("gpu-1")
-	u.run("computectl", "metal", "retire", "gpu-1", "--watch")
-	u.state("gpu-1", fleet.Retired)
-	if list := u.run("temporal", "workflow", "list", "--query", "NodeId = '"+u.node("gpu-1").ID+"'"); !strings.Contains(list, "Deploy") {
+	u.terminatedByHand("life-1")
+	u.run("computectl", "metal", "retire", "life-1", "--watch")
+	u.state("life-1", fleet.Retired)
+	if list := u.run("temporal", "workflow", "list", "--query", "NodeId = '"+u.node("life-1").ID+"'"); !strings.Contains(list, "Deploy") {
 		t.Errorf("Temporal does not find the node's operations by its id:\n%s", list)
 	}
 }
@@ -164,7 +63,8 @@ func (u *user) enrollByMending(id, name string) {
 	u.t.Helper()
 	var m machine
 	u.simulated("/sim/machines/"+id, &m)
-	bad, good := filepath.Join(u.stack.state, "bad"), filepath.Join(u.stack.state, "good")
+	dir := u.t.TempDir()
+	bad, good := filepath.Join(dir, "bad"), filepath.Join(dir, "good")
 	for path, secret := range map[string]string{bad: "wrong", good: m.Password} {
 		if err := os.WriteFile(path, []byte(secret), 0o600); err != nil {
 			u.t.Fatal(err)

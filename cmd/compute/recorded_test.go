@@ -26,7 +26,7 @@ type hardware struct {
 func TestRecordedServices(t *testing.T) {
 	t.Parallel()
 	u := startUser(t)
-	password := filepath.Join(u.stack.state, "password")
+	password := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(password, []byte("as recorded"), 0o600); err != nil {
 		t.Fatal(err)
 	}

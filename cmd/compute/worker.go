@@ -24,7 +24,7 @@ type workerConfig struct {
 	stateConfig
 	temporal                                 worker.Connection
 	makeCurrent, unversioned, shortRetention bool
-	powerEvery                               time.Duration
+	powerEvery, sweepEvery                   time.Duration
 	readers                                  int
 }
 
@@ -37,7 +37,12 @@ func newWorkerCmd() *cobra.Command {
 			"Workers of a new version get tasks only once it is made current (--make-current, after an upgrade with one of the\n" +
 			"new workers): from then on the old ones get none. BMCs are the only machines it talks to.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runWorker(cmd.Context(), c) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := takeDuration(cmd, "sweep-every", "COMPUTE_SWEEP_EVERY"); err != nil {
+				return err
+			}
+			return runWorker(cmd.Context(), c)
+		},
 	}
 	c.flags(cmd)
 	f := cmd.Flags()
@@ -47,6 +52,7 @@ func newWorkerCmd() *cobra.Command {
 	f.BoolVar(&c.unversioned, "unversioned", false, "run without worker versioning, for servers that have none")
 	f.BoolVar(&c.shortRetention, "allow-short-retention", false, "run although the namespace forgets closed workflows in less than 30 days")
 	f.DurationVar(&c.powerEvery, "power-every", 10*time.Minute, "how often the power of a machine at rest is read")
+	f.DurationVar(&c.sweepEvery, "sweep-every", time.Minute, "how often an open operation is compared with Temporal (COMPUTE_SWEEP_EVERY)")
 	f.IntVar(&c.readers, "bmc-readers", 1, "how many may read one BMC at once beside the one that changes it")
 	return cmd
 }
@@ -70,6 +76,9 @@ func scaledWaits(scale float64) bmc.Waits {
 }
 
 func runWorker(ctx context.Context, c workerConfig) error {
+	if c.sweepEvery <= 0 || c.powerEvery <= 0 {
+		return errors.New("--sweep-every and --power-every are durations above 0")
+	}
 	log := newLog()
 	s, err := c.open(ctx)
 	if err != nil {
@@ -109,7 +118,7 @@ func runWorker(ctx context.Context, c workerConfig) error {
 		return open.Open(ctx, target, opts)
 	}
 	w := worker.Worker{Store: s, Client: client, Namespace: namespace, Log: log, Process: process, BuildID: build, MakeCurrent: c.makeCurrent,
-		TaskQueue: workflows.TaskQueue, PowerEvery: c.powerEvery,
+		TaskQueue: workflows.TaskQueue, PowerEvery: c.powerEvery, SweepEvery: c.sweepEvery,
 		Gate: &gate.Gate{Store: s, Holder: process, OpenBMC: openBMC, Waits: scaledWaits(c.timeScale), Log: log, Reads: c.readers,
 			IdleAfter: 2 * time.Minute}}
 	return w.Run(ctx)
