@@ -30,6 +30,12 @@ var samples = map[string]string{
 	"sshKey": "ssh-ed25519 AAAA a", "taintKey": "a",
 }
 
+// someSSHKey is a public key without a comment.
+const someSSHKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEwkMDxBHOJdPUh2trg66kEcf3o5v8+6732EzIG8ZKrG"
+
+// padded is a key with a comment that makes it n characters long.
+func padded(key string, n int) string { return key + " " + strings.Repeat("ä", n-len(key)-1) }
+
 // scalarSides makes both sides of a scalar's constraints.
 func scalarSides(t *testing.T, kind reflect.Kind, tag string) []sides {
 	t.Helper()
@@ -53,6 +59,10 @@ func scalarSides(t *testing.T, kind reflect.Kind, tag string) []sides {
 		case name == "oneof":
 			word, _ := strconv.Atoi(strings.Fields(param)[0])
 			out = append(out, sides{rule, word, -1})
+		case name == "sshcertkey":
+			out = append(out, sides{rule, someSSHKey, "ssh-rsa AAAA"})
+		case name == "max" && kind == reflect.String && strings.Contains(tag, "sshcertkey"):
+			out = append(out, sides{rule, padded(someSSHKey, n), padded(someSSHKey, n+1)})
 		case name == "max" && kind == reflect.String:
 			out = append(out, sides{rule, strings.Repeat("a", n), strings.Repeat("a", n+1)})
 			if !strings.Contains(tag, "pattern=") {

@@ -22,6 +22,12 @@ var rules = func() *validator.Validate {
 	}); err != nil {
 		panic(err)
 	}
+	if err := v.RegisterValidation("sshcertkey", func(fl validator.FieldLevel) bool {
+		_, err := parseSSHKey(fl.Field().String())
+		return err == nil
+	}); err != nil {
+		panic(err)
+	}
 	return v
 }()
 
@@ -66,6 +72,8 @@ func describe(tag, param string, kind reflect.Kind) string {
 		return "no repeats"
 	case "cidr":
 		return "a network as ADDRESS/BITS"
+	case "sshcertkey":
+		return sshKeyRule
 	default:
 		return strings.TrimSpace(tag + " " + param)
 	}

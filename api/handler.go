@@ -33,6 +33,9 @@ type Call struct {
 	Body []byte
 	// Roles are the identity's bindings that can matter to this call.
 	Roles []store.RoleBinding
+	// Resource is what the call made or changed, for its audit row; "" is the node
+	// alone.
+	Resource string
 
 	srv *Server
 }

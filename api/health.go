@@ -38,7 +38,8 @@ func (s *Server) ready(g *gin.Context) {
 	if err != nil {
 		degraded = append(degraded, "the events' horizon cannot be read")
 	}
-	g.JSON(http.StatusOK, gin.H{"ready": true, "degraded": degraded, "eventsHorizonSeconds": horizon.Seconds()})
+	g.JSON(http.StatusOK, gin.H{"ready": true, "degraded": degraded, "eventsHorizonSeconds": horizon.Seconds(),
+		"ssh": gin.H{"configured": s.ssh.signer != nil, "requireMFA": s.ssh.requireMFA}})
 }
 
 // degraded names what works late.

@@ -22,6 +22,9 @@ type Mutation[Out any] struct {
 	Find func(ctx context.Context, tx pgx.Tx) (Target, error)
 	// Permissions are all needed; the method's own when empty.
 	Permissions func(ctx context.Context, tx pgx.Tx) ([]fleet.Permission, error)
+	// Session holds what the method asks of the caller's session, beside the
+	// permissions (403).
+	Session func(ctx context.Context, tx pgx.Tx) error
 	// Before takes advisory locks, which come before the row's.
 	Before func(ctx context.Context, tx pgx.Tx) error
 	// Lock locks the aggregate's row: the first statement that takes a
@@ -154,6 +157,9 @@ func (m Mutation[Out]) decide(ctx context.Context, c *Call, tx pgx.Tx) error {
 			return err
 		}
 	}
+	if m.Session != nil {
+		return m.Session(ctx, tx)
+	}
 	return nil
 }
 
@@ -207,7 +213,7 @@ func (c *Call) conclude(ctx context.Context, tx pgx.Tx, nodeID string, secret bo
 }
 
 func (c *Call) audit(nodeID, outcome, reason string, dryRun bool) store.AuditIn {
-	return store.AuditIn{TenantID: c.TenantID, Identity: c.Identity, Method: c.Method.FullName(), NodeID: nodeID,
+	return store.AuditIn{TenantID: c.TenantID, Identity: c.Identity, Method: c.Method.FullName(), NodeID: nodeID, Resource: c.Resource,
 		Outcome: outcome, Reason: reason, DryRun: dryRun, RequestID: c.RequestID}
 }
 

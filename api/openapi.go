@@ -213,6 +213,8 @@ func (s *schemas) rules(schema object, t reflect.Type, tag, where string) {
 			at["uniqueItems"] = true
 		case "cidr":
 			at["format"] = "cidr"
+		case "sshcertkey":
+			at["format"] = "ssh-public-key"
 		case "min", "max":
 			n, err := strconv.Atoi(param)
 			if err != nil {

@@ -46,6 +46,8 @@ type Options struct {
 	RequestKey []byte
 	// CallsPerSecond bounds an identity's calls on this process; 0 is 200.
 	CallsPerSecond float64
+	// SSH is the break-glass SSH.
+	SSH SSHOptions
 }
 
 // Server is the HTTP API.
@@ -60,6 +62,7 @@ type Server struct {
 	metrics    *metrics
 	denied     *limiter
 	waiters    *waiters
+	ssh        *sshIssuer
 	engine     *gin.Engine
 	openapi    []byte
 	// streams ends when the process is to end.
@@ -79,13 +82,16 @@ func New(o Options) (*Server, error) {
 	s.limits = newLimiter(o.CallsPerSecond)
 	s.denied = newLimiter(deniedPerSecond)
 	s.waiters = newWaiters(o.Store)
-	for _, register := range []func(*Registry){registerNodes, registerMetal, registerSites, registerPools, registerOperations, registerAccess, registerIdentity} {
+	var err error
+	if s.ssh, err = newSSHIssuer(o.SSH); err != nil {
+		return nil, err
+	}
+	for _, register := range []func(*Registry){registerNodes, registerMetal, registerSites, registerPools, registerOperations, registerAccess, registerIdentity, s.ssh.register} {
 		register(s.registry)
 	}
 	if missing := s.registry.missing(); len(missing) > 0 {
 		return nil, fmt.Errorf("methods without a handler: %s", strings.Join(missing, ", "))
 	}
-	var err error
 	if s.openapi, err = OpenAPI(); err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func (m Method) FullName() string { return m.Group + "/" + m.Name }
 // Methods is the method table.
 var Methods = func() []Method {
 	var all []Method
-	for _, group := range [][]Method{nodesMethods, metalMethods, sitesMethods, poolsMethods, operationsMethods, accessMethods, identityMethods} {
+	for _, group := range [][]Method{nodesMethods, sshMethods, metalMethods, sitesMethods, poolsMethods, operationsMethods, accessMethods, identityMethods} {
 		all = append(all, group...)
 	}
 	return all

@@ -18,9 +18,11 @@ type SSHSpec struct {
 	CAKeys []string `json:"caKeys"`
 	// Principals are, by local account, the principals that may log in to it.
 	Principals map[string][]string `json:"principals"`
-	// RevokedSerials are those of certificates that were revoked and could still
-	// be valid.
+	// RevokedSerials are those of certificates that were revoked and have not ended.
 	RevokedSerials []string `json:"revokedSerials"`
+	// ExpiredThrough is a serial: certificates up to it have ended by the control
+	// plane's clock, so that a host whose clock is behind refuses them too.
+	ExpiredThrough string `json:"expiredThrough"`
 }
 
 // SSHPrincipal is the principal of a certificate for an account of a node.

@@ -28,8 +28,12 @@ func (n Node) ForOthers() Node {
 	return n
 }
 
-// ForOthers is the event as tenants see it that the node does not belong to.
+// ForOthers is the event as tenants see it that the node does not belong to. Of
+// SSH certificates only the tenant that issued one hears, and it hears all.
 func (e Event) ForOthers() Event {
+	if strings.HasPrefix(e.Type, "node.ssh-cert.") {
+		return e
+	}
 	e.Actor = "owner"
 	e.Data = maps.Clone(e.Data)
 	for _, member := range []string{"reason", "operationId", "allocations"} {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -24,7 +26,7 @@ func syncSpec(ctx context.Context, tx pgx.Tx, nodeID string) error {
 	if err != nil || !joined {
 		return wrapDoing(err, "read the spec of node "+nodeID)
 	}
-	want, err := buildSpec(ctx, tx, nodeID)
+	want, made, err := buildSpec(ctx, tx, nodeID)
 	if err != nil {
 		return err
 	}
@@ -35,26 +37,48 @@ func syncSpec(ctx context.Context, tx pgx.Tx, nodeID string) error {
 		}
 		want.Version = have.Version
 		if reflect.DeepEqual(have, want) {
-			return nil
+			_, err := tx.Exec(ctx, `UPDATE node_specs SET ssh_version = $2, ssh_expired = $3::text::numeric WHERE node_id = $1
+				AND (ssh_version, ssh_expired) IS DISTINCT FROM ($2, $3::text::numeric)`, nodeID, made.version, made.expired)
+			return wrapDoing(err, "note of what the spec of node "+nodeID+" was made")
 		}
 	}
 	want.Version = version + 1
-	_, err = tx.Exec(ctx, `INSERT INTO node_specs (node_id, version, doc) VALUES ($1, $2, $3)
-		ON CONFLICT (node_id) DO UPDATE SET version = EXCLUDED.version, doc = EXCLUDED.doc, changed_at = now()`, nodeID, want.Version, want)
+	_, err = tx.Exec(ctx, `INSERT INTO node_specs (node_id, version, doc, ssh_version, ssh_expired) VALUES ($1, $2, $3, $4, $5::text::numeric)
+		ON CONFLICT (node_id) DO UPDATE SET version = EXCLUDED.version, doc = EXCLUDED.doc, changed_at = now(),
+		ssh_version = EXCLUDED.ssh_version, ssh_expired = EXCLUDED.ssh_expired`, nodeID, want.Version, want, made.version, made.expired)
 	return wrapDoing(err, "write the spec of node "+nodeID)
 }
 
+// specMade is of what SSH configuration a spec was made.
+type specMade struct {
+	version int64
+	// expired is the greatest serial of a certificate that has ended.
+	expired string
+}
+
 // buildSpec makes the NodeSpec of what is recorded.
-func buildSpec(ctx context.Context, tx pgx.Tx, nodeID string) (fleet.NodeSpec, error) {
+func buildSpec(ctx context.Context, tx pgx.Tx, nodeID string) (fleet.NodeSpec, specMade, error) {
 	spec := fleet.NodeSpec{NodeID: nodeID, Labels: map[string]string{}, Taints: []string{}}
 	var labels map[string]string
 	var reasons, cas, accounts, revoked []string
-	err := tx.QueryRow(ctx, `SELECT labels, no_schedule_reasons,
-		ARRAY(SELECT public_key FROM ssh_cas ORDER BY public_key), ARRAY(SELECT account FROM ssh_accounts ORDER BY account),
-		ARRAY(SELECT serial::text FROM ssh_certs WHERE node_id = n.id AND revoked_at IS NOT NULL AND valid_before > now() ORDER BY serial)
-		FROM nodes n WHERE id = $1`, nodeID).Scan(&labels, &reasons, &cas, &accounts, &revoked)
+	var made specMade
+	var now time.Time
+	var more bool
+	// The serial below which all have ended is raised only when another one ended:
+	// a spec that says nothing new keeps its version.
+	err := tx.QueryRow(ctx, `WITH known AS (SELECT coalesce((SELECT ssh_expired FROM node_specs WHERE node_id = $1), 0) AS expired)
+		SELECT labels, no_schedule_reasons,
+		ARRAY(SELECT public_key FROM ssh_cas WHERE distrusted_at IS NULL ORDER BY public_key COLLATE "C"),
+		ARRAY(SELECT account FROM ssh_accounts ORDER BY account COLLATE "C"),
+		ARRAY(SELECT serial::text FROM ssh_certs c WHERE c.node_id = n.id AND revoked_at IS NOT NULL AND serial > known.expired AND valid_before > now() ORDER BY c.serial),
+		(SELECT version FROM ssh_config), known.expired::text, now(),
+		known.expired = 0 OR EXISTS (SELECT FROM ssh_certs c WHERE c.node_id = n.id AND c.serial > known.expired AND valid_before <= now())
+		FROM nodes n, known WHERE id = $1`, nodeID).Scan(&labels, &reasons, &cas, &accounts, &revoked, &made.version, &made.expired, &now, &more)
 	if err != nil {
-		return spec, fmt.Errorf("read what the spec of node %s is made of: %w", nodeID, err)
+		return spec, made, fmt.Errorf("read what the spec of node %s is made of: %w", nodeID, err)
+	}
+	if more {
+		made.expired = strconv.FormatUint(SSHExpiredThrough(now), 10)
 	}
 	for k, v := range labels {
 		if !strings.HasPrefix(k, inventoryLabels) && !strings.HasPrefix(k, "system/") {
@@ -68,13 +92,13 @@ func buildSpec(ctx context.Context, tx pgx.Tx, nodeID string) (fleet.NodeSpec, e
 	}
 	slices.Sort(spec.Taints)
 	if len(cas) == 0 {
-		return spec, nil
+		return spec, made, nil
 	}
-	spec.SSH = &fleet.SSHSpec{CAKeys: cas, Principals: map[string][]string{}, RevokedSerials: revoked}
+	spec.SSH = &fleet.SSHSpec{CAKeys: cas, Principals: map[string][]string{}, RevokedSerials: revoked, ExpiredThrough: made.expired}
 	for _, a := range accounts {
 		spec.SSH.Principals[a] = []string{fleet.SSHPrincipal(a, nodeID)}
 	}
-	return spec, nil
+	return spec, made, nil
 }
 
 // NodeSpecAfter returns a node's spec, nil when the agent knows the version.
@@ -109,8 +133,11 @@ func (s *Store) ReportSpec(ctx context.Context, nodeID string, r SpecReport) err
 		return fmt.Errorf("record the spec that node %s runs: %w", nodeID, err)
 	}
 	c := fleet.Condition{Type: "SshConflict", Status: fleet.ConditionFalse, Reason: "none"}
-	if r.SSHConflict != "" {
-		c.Status, c.Reason, c.Message = fleet.ConditionTrue, "sshd", r.SSHConflict
+	switch {
+	case r.SSHConflict != "":
+		c.Status, c.Reason, c.Message = fleet.ConditionTrue, "host-configuration", r.SSHConflict
+	case r.Error != "":
+		c.Status, c.Reason, c.Message = fleet.ConditionTrue, "not-applied", fmt.Sprintf("NodeSpec %d could not be applied and %d stays: %s", r.Version, r.Applied, r.Error)
 	}
 	return s.SetCondition(ctx, nodeID, c)
 }

@@ -1,0 +1,150 @@
+package api
+
+import (
+	"context"
+	"crypto"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+// SSHOptions are the break-glass SSH's. Every zero value but CA's is the default.
+type SSHOptions struct {
+	// CA signs user certificates: an Ed25519 or ECDSA key in a file, a token or a
+	// key service. It signs while the node's row is locked, so it has to answer
+	// within a few seconds. Nil is no SSH CA.
+	CA crypto.Signer
+	// Accounts are those that certificates are issued for; empty is root.
+	Accounts []string
+	// WithoutMFA lets sessions without a second factor have certificates.
+	WithoutMFA bool
+	// Backdate is how far certificates begin in the past, for hosts whose clocks
+	// are behind; 0 is five minutes.
+	Backdate time.Duration
+	// PerHour bounds the certificates of an identity; 0 is 20.
+	PerHour int
+}
+
+// The bounds of SSHOptions.
+const (
+	sshBackdate    = 5 * time.Minute
+	sshBackdateMax = time.Hour
+	sshPerHour     = 20
+	sshRateWindow  = time.Hour
+	// sshSessionLeast is what must be left of the caller's session.
+	sshSessionLeast = time.Minute
+)
+
+// sshIssuer issues certificates.
+type sshIssuer struct {
+	// signer is nil without a CA; public is its key as nodes are told it.
+	signer     ssh.Signer
+	public     string
+	accounts   []string
+	requireMFA bool
+	backdate   time.Duration
+	perHour    int
+}
+
+func newSSHIssuer(o SSHOptions) (*sshIssuer, error) {
+	i := &sshIssuer{accounts: o.Accounts, requireMFA: !o.WithoutMFA, backdate: o.Backdate, perHour: o.PerHour}
+	if len(i.accounts) == 0 {
+		i.accounts = []string{"root"}
+	}
+	for _, a := range i.accounts {
+		if !fleet.MatchPattern("principal", a) {
+			return nil, fmt.Errorf("SSH account %q: it has to match %s", a, fleet.Patterns["principal"])
+		}
+	}
+	if i.backdate == 0 {
+		i.backdate = sshBackdate
+	}
+	if i.backdate < 0 || i.backdate > sshBackdateMax {
+		return nil, fmt.Errorf("SSH back-date %s: it has to be between 0 and %s", i.backdate, sshBackdateMax)
+	}
+	if i.perHour == 0 {
+		i.perHour = sshPerHour
+	}
+	if o.CA == nil {
+		return i, nil
+	}
+	var err error
+	if i.signer, err = ssh.NewSignerFromSigner(o.CA); err != nil {
+		return nil, fmt.Errorf("use the SSH CA: %w", err)
+	}
+	switch i.signer.PublicKey().Type() {
+	case ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521:
+	default:
+		return nil, errors.New("the SSH CA has to be an Ed25519 or ECDSA key")
+	}
+	i.public = oneLine(i.signer.PublicKey())
+	return i, nil
+}
+
+// oneLine is a key or certificate as OpenSSH writes it, without a comment.
+func oneLine(k ssh.PublicKey) string { return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(k))) }
+
+// publish makes the nodes trust this CA. Where it was distrusted there is no CA.
+func (i *sshIssuer) publish(ctx context.Context, s *store.Store) error {
+	if i.signer == nil {
+		return fleet.Errorf(fleet.CodeUnsupported, "no-ssh-ca", "no SSH CA is configured: give the API COMPUTE_SSH_CA_KEY (compute keys init makes one)")
+	}
+	trusted, err := store.SSHTrusted(ctx, s.Pool(), i.public)
+	if err == nil && !trusted {
+		trusted, err = s.PublishSSH(ctx, i.public, i.accounts)
+	}
+	if err == nil && !trusted {
+		err = fleet.Errorf(fleet.CodeUnsupported, "ssh-ca-distrusted", "the SSH CA of this process was distrusted (compute keys ssh): configure the new one")
+	}
+	return err
+}
+
+// checkSession is what issuing asks of the caller's session.
+func (i *sshIssuer) checkSession(c Caller, now time.Time) error {
+	if i.requireMFA && !c.MFA {
+		return fleet.Errorf(fleet.CodeAccessDenied, "mfa-required", "this needs a session with a second factor: log in again with one (the token's amr has to hold mfa)")
+	}
+	if c.SessionEnd.Sub(now) < sshSessionLeast {
+		return fleet.Errorf(fleet.CodeAccessDenied, "session-ending", "the session ends within a minute, and the certificate may not outlive it: log in again")
+	}
+	return nil
+}
+
+// life is when a certificate begins and ends, in whole seconds, as sshd reads
+// them: it begins in the past, and ends with the session at the latest.
+func (i *sshIssuer) life(now, sessionEnd time.Time, ttl time.Duration) (from, to time.Time) {
+	end := now.Add(ttl)
+	if sessionEnd.Before(end) {
+		end = sessionEnd
+	}
+	return now.Add(-i.backdate).Truncate(time.Second), end.Truncate(time.Second)
+}
+
+// sign makes the certificate of a record.
+func (i *sshIssuer) sign(key ssh.PublicKey, c fleet.SSHCert, keyID string) (string, error) {
+	account, nodeID, ok := strings.Cut(c.Principal, "@")
+	if !ok || !fleet.MatchPattern("principal", account) || !fleet.MatchPattern("sshNodeId", nodeID) || !slices.Contains(i.accounts, account) {
+		// sshd takes a certificate without a principal for one of every principal.
+		return "", fmt.Errorf("principal %q is not that of a configured account on a node", c.Principal)
+	}
+	serial, err := strconv.ParseUint(c.Serial, 10, 64)
+	if err != nil {
+		return "", fmt.Errorf("serial %q: %w", c.Serial, err)
+	}
+	cert := &ssh.Certificate{Key: key, Serial: serial, CertType: ssh.UserCert, KeyId: keyID, ValidPrincipals: []string{c.Principal},
+		ValidAfter: uint64(c.ValidAfter.Unix()), ValidBefore: uint64(c.ValidBefore.Unix()),
+		Permissions: ssh.Permissions{Extensions: map[string]string{"permit-pty": ""}}}
+	if err := cert.SignCert(rand.Reader, i.signer); err != nil {
+		return "", fmt.Errorf("sign an SSH certificate: %w", err)
+	}
+	return oneLine(cert), nil
+}
