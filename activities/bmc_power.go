@@ -52,7 +52,10 @@ func (a *BMC) setPower(ctx context.Context, c bmc.Client, in Act, aim bmc.PowerA
 }
 
 func describePower(aim bmc.PowerAim, r bmc.PowerResult) string {
-	if r.AlreadySo {
+	switch {
+	case r.Unproved:
+		return fmt.Sprintf("%s is read; an attempt that was cut off may have sent the %s, so it was not sent again", r.State, aim)
+	case r.AlreadySo:
 		return fmt.Sprintf("it was already %s", r.State)
 	}
 	return fmt.Sprintf("%s; %s is read", aim, r.State)

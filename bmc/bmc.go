@@ -110,10 +110,14 @@ type PowerResult struct {
 	State PowerState
 	// AlreadySo is true when nothing was sent because the aim was reached.
 	AlreadySo bool
-	// Sent lists the requests that were, or may have been, sent, such as "Reset
-	// ForceOff", also beside an error. One that certainly never left, although
-	// Acting was called for it, is not in it.
+	// Sent lists the requests that were, or may have been, acted upon, such as
+	// "Reset ForceOff", also beside an error. One that certainly never left, or
+	// that the BMC answered with a refusal, is not in it although Acting was
+	// called for it.
 	Sent []string
+	// Unproved says that a cycle or reset which an earlier run may have sent was
+	// not sent again, and that nothing shows whether it was made.
+	Unproved bool
 }
 
 // BootTarget is where a machine boots from.

@@ -120,6 +120,7 @@ func (r *powerRun) restart(ctx context.Context, state bmc.PowerState) error {
 	if r.change.Spent {
 		off, err := r.watch(ctx, bmc.PowerOff)
 		if err != nil || !off {
+			r.result.Unproved = err == nil
 			return err
 		}
 		state = bmc.PowerOff

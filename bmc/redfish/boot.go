@@ -337,7 +337,7 @@ func (r *bootRun) patch(ctx context.Context, p bootPlace) (*answer, verdict, err
 // ifMatch is the tag to send: the one just read, and after it was refused
 // although current, the forms that odd services compare.
 func ifMatch(r resource, refused int) string {
-	forms := []string{r.tag, r.tag, r.bodyTag, unquoted(r.tag), "*"}
+	forms := []string{r.tag, r.tag, r.bodyTag, unquoted(r.tag), "*", ""}
 	if r.tag == "" {
 		return ""
 	}

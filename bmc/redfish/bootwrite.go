@@ -10,7 +10,7 @@ import (
 const (
 	modeProperty    = "BootSourceOverrideMode"
 	targetProperty  = "BootSourceOverrideTarget"
-	maxTagRefusals  = 4
+	maxTagRefusals  = 5
 	confirmPolls    = 10
 	maxConfirmTries = 2
 )
@@ -59,16 +59,16 @@ func (r *bootRun) learn(p bootPlace, v verdict) bool {
 	sentMode := r.modeToSend(p) != ""
 	for _, m := range v.msgs {
 		switch k := m.key(); {
-		case elsewhereKeys[k] && !p.settings:
+		case elsewhere.has(k) && !p.settings:
 			return false
-		case missingKeys[k] && m.names(modeProperty) && !r.sendMode:
+		case omitted.has(k) && m.names(modeProperty) && !r.sendMode:
 			r.sendMode, r.neverMode = true, false
 			r.c.learn(quirkBootMode)
 			return true
-		case missingKeys[k] && m.names(targetProperty) && !r.sendTarget:
+		case omitted.has(k) && m.names(targetProperty) && !r.sendTarget:
 			r.sendTarget = true
 			return true
-		case sentMode && m.names(modeProperty) && !missingKeys[k]:
+		case sentMode && m.names(modeProperty) && !omitted.has(k):
 			r.neverMode = true
 			r.c.learn(quirkNoBootMode)
 			return true

@@ -39,34 +39,6 @@ type verdict struct {
 	msgs messages
 }
 
-func keys(list ...string) map[string]bool {
-	m := map[string]bool{}
-	for _, k := range list {
-		m[k] = true
-	}
-	return m
-}
-
-// The last parts of message ids that decide (Base registry, iDRAC's SYS and
-// SWC, iLO's); the status decides where none of them is given.
-var (
-	postKeys   = keys("UnableToModifyDuringSystemPOST", "ServerPOSTInProgress", "InPOST", "SystemInPOST")
-	laterKeys  = keys("ServiceTemporarilyUnavailable", "ServiceShuttingDown", "ServiceInUnknownState", "SessionLimitExceeded", "RateLimitExceeded", "ServiceNotReady", "NotReady", "ResetInProgress", "iLOResetInProgress", "SYS518", "SWC0700")
-	busyKeys   = keys("ResourceInUse", "ResourceBusy", "DeviceBusy", "OperationInProgress", "TaskInProgress", "MaxJobsReached", "ResourceInStandby")
-	tokenKeys  = keys("NoValidSession", "InvalidSession", "SessionTerminated", "SessionExpired", "NotLoggedIn")
-	mustChange = keys("PasswordChangeRequired")
-	rightsKeys = keys("InsufficientPrivilege", "InsufficientPrivilegeForOperation", "AccountNotModified", "AccountForSessionNoLongerExists")
-	// remoteKeys are 4xx about what an image URL leads to, not about us.
-	remoteKeys = keys("ResourceAtUriUnauthorized", "ResourceAtUriInUnknownFormat", "CouldNotEstablishConnection", "SourceDoesNotSupportProtocol", "AccessDenied")
-	valueKeys  = keys("ActionParameterValueNotInList", "ActionParameterValueFormatError", "ActionParameterValueTypeError", "ActionParameterNotSupported", "ActionParameterUnknown", "PropertyValueNotInList", "PropertyValueFormatError", "ActionNotSupported")
-	// missingKeys name a property or parameter that should have been sent.
-	missingKeys = keys("PropertyMissing", "ActionParameterMissing", "CreateFailedMissingReqProperties", "MissingProperty", "MissingParameter", "ParameterMissing", "RequiredPropertyMissing", "MissingOrMalformedPart", "PropertyMustBeSpecified", "InsufficientParameters")
-	// unwritableKeys name a property that must not be sent.
-	unwritableKeys = keys("PropertyNotWritable", "PropertyUnknown", "PropertyNotUpdated", "ActionParameterUnknown", "ActionParameterNotSupported", "UnsupportedProperty", "PropertyNotWritableOrUnknown", "PropertyReadOnly")
-	// elsewhereKeys say that the resource is written at another URI.
-	elsewhereKeys = keys("OperationSupportedInFutureStateURI")
-)
-
 // classify judges an answer by its status and the last part of its message
 // ids. It is the only place that does.
 func classify(a *answer) verdict {
@@ -75,7 +47,7 @@ func classify(a *answer) verdict {
 	}
 	v := verdict{msgs: messagesOf(a.body)}
 	v.class = classOf(a.status, v.msgs)
-	if _, ok := v.msgs.has(postKeys); ok {
+	if _, ok := v.msgs.has(inPost); ok {
 		v.class, v.post = classLater, true
 	}
 	if v.class == classLater || v.class == classConflict {
@@ -85,21 +57,27 @@ func classify(a *answer) verdict {
 }
 
 func classOf(status int, ms messages) class {
-	has := func(k map[string]bool) bool { _, ok := ms.has(k); return ok }
+	has := func(m *meaning) bool { _, ok := ms.has(m); return ok }
 	switch {
-	case has(mustChange) && (status == http.StatusForbidden || status == http.StatusUnauthorized):
+	case has(mustChange) && status < http.StatusInternalServerError:
 		return classPassword
-	case status == http.StatusUnauthorized, status == http.StatusForbidden && has(tokenKeys):
+	case status == http.StatusUnauthorized:
 		return classSession
-	case status == http.StatusForbidden && has(remoteKeys) && !has(rightsKeys):
+	case has(tableFull):
+		return classLater
+	case status == http.StatusForbidden && has(noSession):
+		return classSession
+	case status == http.StatusForbidden && has(remote) && !has(noRights):
 		return classRefused
+	case status == http.StatusForbidden && has(notReady):
+		return classLater
 	case status == http.StatusForbidden:
 		return classAuth
-	case has(laterKeys), status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests:
+	case has(notReady), status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests:
 		return classLater
-	case status == http.StatusPreconditionFailed, status == http.StatusPreconditionRequired:
+	case has(headerMissing), status == http.StatusPreconditionFailed, status == http.StatusPreconditionRequired:
 		return classPrecondition
-	case has(busyKeys), status == http.StatusConflict, status == http.StatusLocked:
+	case has(taken), status == http.StatusConflict, status == http.StatusLocked:
 		return classConflict
 	case status == http.StatusBadGateway, status == http.StatusGatewayTimeout, status == http.StatusRequestTimeout, status == http.StatusTooEarly:
 		return classLater
@@ -168,5 +146,8 @@ func (c *Client) failure(doing string, a *answer, v verdict) error {
 	e := &bmc.Error{Kind: kindOfClass[v.class], Doing: doing, Cause: cause, Remedy: remedyOfClass[v.class],
 		Status: a.status, MessageID: v.msgs.first()}
 	e.RetryAfter = c.scaled(v.hint)
+	if e.RetryAfter == 0 && e.Kind == bmc.KindBusy {
+		e.RetryAfter = c.waits.Busy
+	}
 	return e
 }

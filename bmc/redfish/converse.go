@@ -76,10 +76,14 @@ func (c *Client) readOnce(ctx context.Context, rq request, login bool) (*answer,
 // pause waits before something is tried again: as long as the BMC asked, else
 // the usual time.
 func (c *Client) pause(ctx context.Context, v verdict, doing string) error {
+	wait := c.waits.Busy
 	if v.hint > 0 {
-		return c.sleep(ctx, time.Until(c.notBefore), doing)
+		wait = time.Until(c.notBefore)
 	}
-	return c.sleep(ctx, c.waits.Busy, doing)
+	if v.post { // it ends in minutes: asking more often than usual helps nobody
+		wait = max(wait, c.waits.Busy)
+	}
+	return c.sleep(ctx, wait, doing)
 }
 
 // change sends a changing request once, after the lease was checked. What the

@@ -23,7 +23,13 @@ type insertRun struct {
 	// tried are the properties that were added or left out because of a refusal.
 	tried map[string]bool
 	tag   bool
+	// sent counts requests that failed but may be repeated, refused those refused
+	// without a reason.
+	sent, refused int
 }
+
+// maxInserts bounds how often an image is inserted while the slot is busy.
+const maxInserts = 5
 
 // insertable are the parameters a service may miss, with what they are for a
 // bootable CD read by URL.
@@ -59,35 +65,57 @@ func (r *insertRun) once(ctx context.Context) (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	wanted := func(s slot) bool { return s.shows(r.image) }
-	v, failed := r.send(ctx, rq)
-	if failed == nil || bmc.KindOf(failed) == bmc.KindUnreachable && !notSent(failed) {
-		// Accepted, or held until our patience ended: the slot will show it.
-		_, _, err := r.await(ctx, r.slot, wanted, true)
+	a, v, failed := r.send(ctx, rq)
+	look := lookOnce
+	switch {
+	case failed == nil:
+		look = lookToEnd
+	case perhapsDone(a, v, failed):
+		look = lookAWhile
+	}
+	now, reached, err := r.await(ctx, r.slot, func(s slot) bool { return s.shows(r.image) }, look)
+	if err != nil || reached {
 		return false, err
 	}
-	if now, reached, err := r.await(ctx, r.slot, wanted, false); err != nil || reached {
-		return false, err
-	} else if now.path != "" {
-		r.slot = now
-	}
+	r.slot = now
 	if r.learn(v) {
 		return true, nil
 	}
-	retry := v.class == classLater || v.class == classConflict || notSent(failed) || v.class == classRefused && !r.aboutUs(v)
-	if !retry || time.Now().After(r.until) {
+	if !r.mayRepeat(v, failed) {
 		return false, failed
 	}
-	if v.class == classRefused {
-		// Refused without a reason that names what we sent: some answer so while
-		// another transfer runs. It is given two more chances.
-		if r.tried["busy2"] {
-			return false, failed
-		}
-		r.tried["busy2"] = r.tried["busy1"]
-		r.tried["busy1"] = true
+	if look == lookAWhile {
+		return true, nil // it was given its time
 	}
-	return true, r.c.pause(ctx, v, r.doing)
+	if err := r.c.pause(ctx, v, r.doing); err != nil {
+		return false, err
+	}
+	if v.class != classConflict && v.class != classRefused {
+		return true, nil
+	}
+	// What keeps the slot busy may be a request of ours whose answer was lost: it
+	// is given its time before another is sent.
+	_, reached, err = r.await(ctx, r.slot, func(s slot) bool { return s.shows(r.image) }, lookAWhile)
+	return !reached, err
+}
+
+// mayRepeat says whether a request that failed is worth another try. Refused
+// without a reason that names what we sent, it gets two more: some answer so
+// while another transfer runs.
+func (r *insertRun) mayRepeat(v verdict, failed error) bool {
+	if time.Now().After(r.until) {
+		return false
+	}
+	switch {
+	case v.class == classLater, v.class == classConflict, bmc.KindOf(failed) == bmc.KindUnreachable:
+		r.sent++
+		return r.sent < maxInserts
+	case v.class == classRefused && !r.aboutUs(v):
+		r.refused++
+		return r.refused < maxSends
+	default:
+		return false
+	}
 }
 
 func (r *insertRun) request() (request, error) {
@@ -127,12 +155,12 @@ func (r *insertRun) learn(v verdict) bool {
 			}
 			_, sent := r.extra[name]
 			switch {
-			case !sent && missingKeys[m.key()]:
+			case !sent && omitted.has(m.key()):
 				r.extra[name] = value
 				if name == protocolProperty {
 					r.c.learn(quirkProtocolType)
 				}
-			case sent && (unwritableKeys[m.key()] || valueKeys[m.key()]):
+			case sent && (unwritable.has(m.key()) || badValue.has(m.key())):
 				delete(r.extra, name)
 			default:
 				continue
@@ -140,7 +168,7 @@ func (r *insertRun) learn(v verdict) bool {
 			r.tried[name], learned = true, true
 		}
 	}
-	if _, ok := v.msgs.has(missingKeys); ok && !learned && !r.tried[protocolProperty] {
+	if _, ok := v.msgs.has(omitted); ok && !learned && !r.tried[protocolProperty] {
 		// Something is missing and it is not said what: this is what usually is.
 		if p, has := insertable(r.image)[protocolProperty]; has && r.extra[protocolProperty] == nil {
 			r.extra[protocolProperty], r.tried[protocolProperty] = p, true
@@ -153,7 +181,7 @@ func (r *insertRun) learn(v verdict) bool {
 // aboutUs says that a refusal is about what was sent, so that repeating it is
 // pointless.
 func (r *insertRun) aboutUs(v verdict) bool {
-	for _, k := range []map[string]bool{missingKeys, unwritableKeys, valueKeys, remoteKeys} {
+	for _, k := range []*meaning{omitted, unwritable, badValue, remote} {
 		if _, ok := v.msgs.has(k); ok {
 			return true
 		}

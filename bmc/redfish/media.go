@@ -222,11 +222,11 @@ func (r *mediaRun) eject(ctx context.Context, s slot) error {
 			}
 			rq = request{method: http.MethodPost, path: path, doing: r.doing, body: map[string]any{}}
 		}
-		done, err := r.change(ctx, rq)
+		look, err := r.change(ctx, rq)
 		if err != nil {
 			return err
 		}
-		s2, reached, err := r.await(ctx, s, func(s slot) bool { return !s.holds() }, done)
+		s2, reached, err := r.await(ctx, s, func(s slot) bool { return !s.holds() }, look)
 		if err != nil || reached {
 			return err
 		}
@@ -236,53 +236,77 @@ func (r *mediaRun) eject(ctx context.Context, s slot) error {
 	}
 }
 
+// patience says for how long a slot is read after a request.
+type patience int
+
+const (
+	lookOnce   patience = iota // it was refused: the slot may be as wanted all the same
+	lookAWhile                 // perhaps acted upon, perhaps not: what runs is given its time
+	lookToEnd                  // accepted: it is at work
+)
+
 // change sends a request of which the slot will tell whether it was acted
-// upon. done is false when the answer was an error that may go away; an error
-// that will not is returned.
-func (r *mediaRun) change(ctx context.Context, rq request) (done bool, err error) {
-	v, failed := r.send(ctx, rq)
+// upon, and says how long to look. An error that will not go away is returned.
+func (r *mediaRun) change(ctx context.Context, rq request) (patience, error) {
+	a, v, failed := r.send(ctx, rq)
 	switch {
 	case failed == nil:
-		return true, nil
-	case v.class == classLater, v.class == classConflict, v.class == classPrecondition:
-		return false, r.c.pause(ctx, v, r.doing)
+		return lookToEnd, nil
+	case perhapsDone(a, v, failed):
+		return lookAWhile, nil
 	case v.class == classLost && bmc.KindOf(failed) == bmc.KindUnreachable:
-		return !notSent(failed), nil
+		return lookOnce, r.c.sleep(ctx, r.c.waits.Busy, r.doing)
+	case v.class == classLater, v.class == classConflict, v.class == classPrecondition:
+		return lookOnce, r.c.pause(ctx, v, r.doing)
 	default:
-		return false, failed
+		return lookOnce, failed
 	}
 }
 
+// perhapsDone says of a request that failed that it may have been acted upon:
+// its answer was lost, or is an error that leaves it open.
+func perhapsDone(a *answer, v verdict, failed error) bool {
+	if a == nil {
+		return bmc.KindOf(failed) == bmc.KindUnreachable && !notSent(failed)
+	}
+	return v.class != classDone && outcomeUnknown(a, v)
+}
+
 // send sends a request and follows its task.
-func (r *mediaRun) send(ctx context.Context, rq request) (verdict, error) {
+func (r *mediaRun) send(ctx context.Context, rq request) (*answer, verdict, error) {
 	a, v, err := r.c.change(ctx, rq)
 	switch {
 	case err != nil:
-		v.class = classLost
+		a, v.class = nil, classLost
 	case v.class != classDone:
 		err = r.c.failure(r.doing, a, v)
 	default:
 		if err = r.c.follow(ctx, a, r.until, r.doing); err != nil {
-			v.class = classLost
+			a, v.class = nil, classLost
 		}
 	}
 	r.last = err
-	return v, err
+	return a, v, err
 }
 
-// await reads a slot until it is as wanted. After an accepted request, or one
-// whose answer was lost, it waits for the whole bound: it may still be at work.
-// After a refusal it looks once.
-func (r *mediaRun) await(ctx context.Context, s slot, wanted func(slot) bool, accepted bool) (slot, bool, error) {
-	for {
+// awhile is how long something is given that may be at work: transfers have
+// been seen to take a minute.
+func (r *mediaRun) awhile() time.Duration { return r.c.waits.Change * 2 / 5 }
+
+// await reads a slot until it is as wanted, or for as long as it is given.
+func (r *mediaRun) await(ctx context.Context, s slot, wanted func(slot) bool, look patience) (slot, bool, error) {
+	for began := time.Now(); ; {
 		now, ok, err := r.c.readSlot(ctx, s.path, r.doing)
 		if err != nil {
 			return s, false, err
 		}
+		if !ok {
+			now = s
+		}
 		if ok && wanted(now) {
 			return now, true, nil
 		}
-		if !accepted {
+		if look == lookOnce || look == lookAWhile && time.Since(began) >= r.awhile() {
 			return now, false, nil
 		}
 		if time.Now().After(r.until) {

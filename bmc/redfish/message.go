@@ -91,10 +91,10 @@ func (ms messages) first() string {
 	return ""
 }
 
-// has returns the first message with one of the keys.
-func (ms messages) has(keys map[string]bool) (message, bool) {
+// has returns the first message of a meaning.
+func (ms messages) has(what *meaning) (message, bool) {
 	for _, m := range ms {
-		if keys[m.key()] {
+		if what.has(m.key()) {
 			return m, true
 		}
 	}

@@ -135,6 +135,7 @@ func (r *powerRun) restart(ctx context.Context, s system) error {
 			return err
 		}
 		if !off {
+			r.result.Unproved = true
 			return nil
 		}
 		if s, err = r.settled(ctx); err != nil {

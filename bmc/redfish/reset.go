@@ -2,6 +2,7 @@ package redfish
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/stmcginnis/gofish/redfish"
@@ -50,6 +51,9 @@ func (r *powerRun) send(ctx context.Context, s system, t redfish.ResetType, targ
 			return r.await(ctx, target)
 		}
 		failed := r.failed(a, v, err)
+		if err == nil && !outcomeUnknown(a, v) {
+			r.unsend()
+		}
 		switch react(v, err) {
 		case reactAgain:
 			r.unsend()
@@ -86,15 +90,27 @@ func (r *powerRun) failed(a *answer, v verdict, err error) error {
 	return r.c.failure(r.doing(), a, v)
 }
 
-// unsend forgets the last request, which never left.
+// outcomeUnknown says that an answer is an error that leaves open whether the
+// request was acted upon: the service failed, and does not say that it was not
+// ready.
+func outcomeUnknown(a *answer, v verdict) bool {
+	if a.status < http.StatusInternalServerError || a.status == http.StatusNotImplemented {
+		return false
+	}
+	_, waits := v.msgs.has(notReady)
+	return !waits && !v.post && (a.status != http.StatusServiceUnavailable || len(v.msgs) == 0 && v.hint == 0)
+}
+
+// unsend forgets the last request, which never left or was refused.
 func (r *powerRun) unsend() { r.result.Sent = r.result.Sent[:len(r.result.Sent)-1] }
 
 // alreadyThere says whether the goal is reached although a Reset was refused. A
 // refusal that is not about the value sent may be about a state that is not
 // shown yet.
 func (r *powerRun) alreadyThere(ctx context.Context, v verdict, target bmc.PowerState) bool {
-	if _, ok := v.msgs.has(valueKeys); ok {
-		return false
+	if _, ok := v.msgs.has(badValue); ok {
+		s, err := r.look(ctx)
+		return err == nil && s.power() == target
 	}
 	reached, err := r.watch(ctx, target)
 	return err == nil && reached
@@ -135,15 +151,19 @@ func (r *powerRun) sendRestart(ctx context.Context, s system, t redfish.ResetTyp
 			}
 			continue
 		case reactFail:
+			if err == nil {
+				r.unsend()
+			}
 			return failed
 		case reactRead:
 		}
-		if err != nil { // the answer was lost
+		if err != nil || outcomeUnknown(a, v) {
 			if seen, lookErr := r.sawRestart(ctx, before); lookErr != nil || seen {
 				return lookErr
 			}
-			return failed
+			return r.notSeen(failed)
 		}
+		r.unsend()
 		sent++
 		if err := r.c.pause(ctx, v, r.doing()); err != nil {
 			return err
@@ -159,6 +179,14 @@ func (r *powerRun) sendRestart(ctx context.Context, s system, t redfish.ResetTyp
 			return failed
 		}
 	}
+}
+
+// notSeen is the end of a restart whose answer says nothing of what was done,
+// and that nothing shows. It may have been made, so it is not sent again.
+func (r *powerRun) notSeen(cause error) error {
+	return &bmc.Error{Kind: bmc.KindTimeout, Doing: r.doing(), Err: cause,
+		Cause:  "it was sent once, the answer does not say what was done, and no restart was seen; it is not sent again",
+		Remedy: "look at the machine's console; call it again if the machine did not restart"}
 }
 
 // restarted says whether something shows that the machine was restarted since.

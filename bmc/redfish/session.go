@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 
 	"github.com/bettercompute/compute/bmc"
 )
@@ -53,6 +54,12 @@ func (c *Client) newSession(ctx context.Context) error {
 		return c.takeSession(ctx, a, doing)
 	case classMissing, classUnsupported:
 		return c.useBasic()
+	case classPassword:
+		// No session before the password is changed, which Basic authentication
+		// may do.
+		c.noteMustChange(v.msgs)
+		c.basic = true
+		return nil
 	case classRefused, classAuth:
 		// Some answer a wrong password with 400 or 403.
 		v.class = classSession
@@ -105,7 +112,7 @@ func (c *Client) noteMustChange(ms messages) {
 	}
 	c.mustChange = true
 	for _, arg := range m.MessageArgs {
-		if s, ok := arg.(string); ok && s != "" {
+		if s, ok := arg.(string); ok && strings.HasPrefix(s, "/") {
 			c.ownAccount = s
 		}
 	}
