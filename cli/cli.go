@@ -20,7 +20,7 @@ import (
 const (
 	ExitRefused = 1 // the call was refused or could not be made
 	ExitUsage   = 2 // the command line is wrong
-	ExitFailed  = 3 // the watched operation failed or was aborted; what was checked is not usable
+	ExitFailed  = 3 // a watched operation or a row failed; what was checked is not usable
 )
 
 // app is one run of computectl.
@@ -42,8 +42,8 @@ func New(in io.Reader, out, errOut io.Writer) *cobra.Command {
 		Short: "Operate a bare-metal GPU fleet",
 		Long: "computectl calls the control plane's HTTP API: `computectl GROUP METHOD`.\n\n" +
 			"It reads COMPUTE_URL, COMPUTE_TOKEN, COMPUTE_TENANT, COMPUTE_SITE and COMPUTE_POOL.\n" +
-			"Exit codes: 0 done, 1 refused or not reached, 2 wrong command line, 3 the watched operation failed\n" +
-			"or what was checked is not usable.",
+			"Exit codes: 0 done, 1 refused or not reached, 2 wrong command line, 3 a watched operation or\n" +
+			"a row failed, or what was checked is not usable.",
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.SetOut(out)
@@ -108,7 +108,7 @@ func ExitCode(err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &failed), errors.Is(err, errNotUsable):
+	case errors.As(err, &failed), errors.Is(err, errNotUsable), errors.Is(err, errRows):
 		return ExitFailed
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
 		return ExitUsage

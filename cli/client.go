@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,6 +27,8 @@ type problem struct {
 	Fields    []fleet.FieldError `json:"fields"`
 	RequestID string             `json:"requestId"`
 	members   map[string]json.RawMessage
+	// retryAfter is how long the API asked to wait before the same call.
+	retryAfter time.Duration
 }
 
 func (p *problem) Error() string {
@@ -61,11 +65,18 @@ var known = []string{"type", "title", "status", "detail", "instance", "code", "r
 
 // call makes one call and decodes the answer into out.
 func (a *app) call(ctx context.Context, group, method string, in, out any) error {
+	return a.send(ctx, group, method, "", in, out)
+}
+
+// send is call with an Idempotency-Key, under which a call may be sent again
+// after its answer was lost.
+func (a *app) send(ctx context.Context, group, method, key string, in, out any) error {
 	if a.url == "" {
 		return usagef("no API URL: set COMPUTE_URL or pass --url (after make dev: . .dev/env)")
 	}
-	if a.token == "" {
-		a.token = os.Getenv("COMPUTE_TOKEN")
+	token := a.token
+	if token == "" {
+		token = os.Getenv("COMPUTE_TOKEN")
 	}
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -78,15 +89,18 @@ func (a *app) call(ctx context.Context, group, method string, in, out any) error
 		return usagef("the API's URL: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+a.token)
+	req.Header.Set("Authorization", "Bearer "+token)
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return fmt.Errorf("reach the API: %w", err)
+		return fmt.Errorf("%w: %w", errNotReached, err)
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
 	if err != nil {
-		return fmt.Errorf("read the API's answer: %w", err)
+		return fmt.Errorf("%w: read its answer: %w", errNotReached, err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return problemOf(resp, answer)
@@ -96,6 +110,10 @@ func (a *app) call(ctx context.Context, group, method string, in, out any) error
 	}
 	return nil
 }
+
+// errNotReached is a call whose answer did not come: whether it was acted upon
+// is not known.
+var errNotReached = errors.New("reach the API")
 
 func problemOf(resp *http.Response, answer []byte) error {
 	p := &problem{}
@@ -107,6 +125,9 @@ func problemOf(resp *http.Response, answer []byte) error {
 	}
 	for _, name := range known {
 		delete(p.members, name)
+	}
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		p.retryAfter = time.Duration(seconds) * time.Second
 	}
 	return p
 }

@@ -78,6 +78,9 @@ func flaggable(t reflect.Type) bool {
 	}
 }
 
+// many says that the flag may be given several times.
+func (f field) many() bool { return f.kind.Kind() == reflect.Slice || f.kind.Kind() == reflect.Map }
+
 // addFlag gives a member its flag. A secret is never on the command line: its
 // flag names a file, - for standard input.
 func (f field) addFlag(cmd *cobra.Command) {

@@ -54,7 +54,13 @@ func (a *app) methodCmd(m fleet.Method) *cobra.Command {
 	if m.FullName() == "nodes/events" {
 		cmd.Flags().Bool("follow", false, "go on printing events as they happen")
 	}
+	if m.FullName() == "metal/enroll" {
+		bulkFlags(cmd, fields)
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if from := cmd.Flags().Lookup("from"); from != nil && from.Value.String() != "" {
+			return a.enrollSheet(cmd, m, fields)
+		}
 		in, err := a.input(cmd, m, fields, member, args)
 		if err != nil {
 			return err
@@ -90,6 +96,26 @@ func arguments(usage string) cobra.PositionalArgs {
 // input makes a method's input of --input, flags, the argument and the
 // environment. A name or serial of a node becomes its id.
 func (a *app) input(cmd *cobra.Command, m fleet.Method, fields []field, member string, args []string) (map[string]any, error) {
+	in, err := a.gather(cmd, m, fields)
+	if err != nil {
+		return nil, err
+	}
+	if len(args) == 1 {
+		in[member] = args[0]
+	}
+	if err := a.resolveNode(cmd.Context(), in); err != nil {
+		return nil, err
+	}
+	for _, f := range fields {
+		if f.required && len(f.path) == 1 && in[f.path[0]] == nil {
+			return nil, usagef("--%s is needed; see %s --help", f.flag, cmd.CommandPath())
+		}
+	}
+	return in, nil
+}
+
+// gather is what --input, flags and the environment say of a method's input.
+func (a *app) gather(cmd *cobra.Command, m fleet.Method, fields []field) (map[string]any, error) {
 	path, err := cmd.Flags().GetString("input")
 	if err != nil {
 		return nil, usageError{err}
@@ -110,18 +136,7 @@ func (a *app) input(cmd *cobra.Command, m fleet.Method, fields []field, member s
 	if a.tenant != "" {
 		in["tenantId"] = a.tenant
 	}
-	if len(args) == 1 {
-		in[member] = args[0]
-	}
 	a.defaults(in, m, fields)
-	if err := a.resolveNode(cmd.Context(), in); err != nil {
-		return nil, err
-	}
-	for _, f := range fields {
-		if f.required && len(f.path) == 1 && in[f.path[0]] == nil {
-			return nil, usagef("--%s is needed; see %s --help", f.flag, cmd.CommandPath())
-		}
-	}
 	return in, nil
 }
 
