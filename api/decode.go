@@ -252,5 +252,7 @@ func setDefault(into reflect.Value, text string) {
 			panic("api: default " + text + " is no number")
 		}
 		into.SetInt(n)
+	default:
+		panic("api: no default is known of a " + into.Kind().String())
 	}
 }

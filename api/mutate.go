@@ -222,6 +222,7 @@ func (c *Call) refuse(ctx context.Context, nodeID string, dryRun bool, err error
 	switch fleet.CodeOf(err) {
 	case fleet.CodeAccessDenied, fleet.CodeNotFound, fleet.CodeConflict, fleet.CodeInvalidState:
 		c.srv.auditDenied(ctx, c.audit(nodeID, string(fleet.CodeOf(err)), fleet.ReasonOf(err), dryRun))
+	default: // what the caller wrote wrongly, and our own troubles, are in the log and the metrics
 	}
 	return err
 }

@@ -174,6 +174,7 @@ func typedDefault(t reflect.Type, text string) any {
 		}
 	case reflect.Bool:
 		return text == "true"
+	default:
 	}
 	return text
 }

@@ -274,6 +274,7 @@ func admitGuard(s Situation, a Ask) error {
 		if s.Managed {
 			return invalidState(s, "already-managed", "this host has a BMC recorded; change it with metal/update")
 		}
+	default:
 	}
 	return nil
 }

@@ -124,6 +124,7 @@ func StepsOf(a StepsAsk) []PlanStep {
 		add(StepPower)
 	case VerbSetCredentials:
 		add(map[bool]string{true: StepRotate, false: StepProve}[a.Rotate])
+	default: // no workflow, no steps
 	}
 	steps := make([]PlanStep, len(names))
 	for i, n := range names {

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -164,7 +165,7 @@ func (h *hold) explain(err error) error {
 	if err == nil {
 		return nil
 	}
-	if cause, ok := context.Cause(h.ctx).(*bmc.Error); ok { //nolint:errorlint // the cause is ours, unwrapped
+	if cause := new(bmc.Error); errors.As(context.Cause(h.ctx), &cause) {
 		return fmt.Errorf("%w (%w)", cause, err)
 	}
 	return err

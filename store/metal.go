@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -127,7 +128,7 @@ func LoadBMC(ctx context.Context, q Reader, nodeID string) (BMCRecord, bool, err
 	err := q.QueryRow(ctx, `SELECT site_id, address, system, system_named, driver, username, password, tls_mode, tls_ca, tls_fingerprint, legacy_tls, cipher_suites
 		FROM bmcs WHERE node_id = $1`, nodeID).
 		Scan(&b.SiteID, &address, &system, &named, &b.Driver, &b.Username, &b.Password, &b.TLSMode, &b.CA, &b.Fingerprint, &b.LegacyTLS, &b.CipherSuites)
-	if err == pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it bare
+	if errors.Is(err, pgx.ErrNoRows) {
 		return b, false, nil
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -72,7 +73,7 @@ func EndDrain(ctx context.Context, tx pgx.Tx, nodeID string) (string, error) {
 	var id string
 	err := tx.QueryRow(ctx, `UPDATE operations SET state = 'aborted', waiting_for = NULL, ended_at = now()
 		WHERE node_id = $1 AND lane = 'drain' AND state IN ('pending', 'running', 'waiting') RETURNING id`, nodeID).Scan(&id)
-	if err != nil && err != pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it bare
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return "", fmt.Errorf("end the drain of node %s: %w", nodeID, err)
 	}
 	return id, nil

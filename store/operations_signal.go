@@ -63,6 +63,7 @@ func (s *Store) RetryOperation(ctx context.Context, operationID, actor string) (
 			}
 			if err := fleet.Admit(situation, fleet.Ask{Verb: fleet.VerbRetry}); err != nil {
 				refused = err.Error()
+				//lint:ignore nilerr a refusal is an answer
 				return nil
 			}
 			if _, err := resume(ctx, tx, operationID, actor); err != nil {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -105,7 +106,7 @@ func LoadNode(ctx context.Context, q Reader, nodeID string) (fleet.Node, error) 
 
 // noRows makes NOT_FOUND of a missing row and wraps any other error.
 func noRows(err error, kind, doing string) error {
-	if err == pgx.ErrNoRows { //nolint:errorlint // CollectExactlyOneRow returns it bare
+	if errors.Is(err, pgx.ErrNoRows) {
 		return fleet.NotFound(kind)
 	}
 	return fmt.Errorf("%s: %w", doing, err)

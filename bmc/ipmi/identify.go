@@ -53,7 +53,8 @@ func (c *Client) machineKey(ctx context.Context, id fleet.BMCIdentity) (string, 
 	// LAN parameter 5 of the channel in use is its MAC.
 	data, err := c.tool.raw(ctx, false, "read the MAC of "+c.tool.name(), 0x0c, 0x02, 0x0e, 0x05, 0x00, 0x00)
 	if codeOf(err) != 0 {
-		return "", nil //nolint:nilerr // a BMC without the parameter has nothing that identifies it
+		//lint:ignore nilerr a BMC without the parameter has nothing that identifies it
+		return "", nil
 	}
 	if err != nil {
 		return "", err

@@ -69,7 +69,8 @@ func (c *Client) account(ctx context.Context, doing string) (resource, error) {
 		r, err := c.get(ctx, path, doing)
 		if err != nil {
 			// While the password must be changed some let it be written but not read.
-			return resource{path: path}, nil //nolint:nilerr // the write says what is wrong
+			//lint:ignore nilerr the write says what is wrong
+			return resource{path: path}, nil
 		}
 		return r, nil
 	}

@@ -49,6 +49,7 @@ func (r *bootRun) write(ctx context.Context, p bootPlace) (again bool, err error
 		if r.learn(p, v) {
 			return true, nil
 		}
+	default:
 	}
 	return false, r.last
 }

@@ -288,6 +288,7 @@ func (r *inventoryRun) bios(ctx context.Context) error {
 	var b struct{ Attributes map[string]any }
 	if json.Unmarshal(res.raw, &b) != nil || len(b.Attributes) == 0 {
 		r.missing("BIOS attributes")
+		//lint:ignore nilerr what cannot be read is missing
 		return nil
 	}
 	r.inv.BIOSAttributes = map[string]string{}

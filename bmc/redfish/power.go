@@ -303,7 +303,8 @@ func (c *Client) actionInfo(ctx context.Context, link, parameter string) ([]stri
 		}
 	}
 	if err := json.Unmarshal(r.raw, &info); err != nil {
-		return nil, nil // an ActionInfo that is none offers nothing
+		//lint:ignore nilerr an ActionInfo that is none offers nothing
+		return nil, nil
 	}
 	for _, p := range info.Parameters {
 		if p.Name == parameter {

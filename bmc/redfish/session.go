@@ -63,6 +63,7 @@ func (c *Client) newSession(ctx context.Context) error {
 	case classRefused, classAuth:
 		// Some answer a wrong password with 400 or 403.
 		v.class = classSession
+	default:
 	}
 	return c.failure(doing, a, v)
 }

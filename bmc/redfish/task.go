@@ -110,7 +110,7 @@ func (c *Client) judgeTask(a *answer, doing string) (taskBody, bool, error) {
 	if err := json.Unmarshal(a.body, &t); err != nil {
 		kept, _, pruneErr := decode[taskBody](a.body)
 		if pruneErr != nil {
-			// A monitor that is done may answer without any body.
+			//lint:ignore nilerr a monitor that is done may answer without any body
 			return t, a.status != http.StatusAccepted, nil
 		}
 		t = *kept

@@ -55,6 +55,7 @@ func boot(ctx context.Context, config string) error {
 	err := agent.Run(ctx, agent.Config{BootConfigURL: config, Log: log}, host)
 	switch {
 	case ctx.Err() != nil:
+		//lint:ignore nilerr told to stop, it stopped
 		return nil
 	case errors.Is(err, agent.ErrBootEnded):
 		log.Info("the control plane is done with this power-on")
