@@ -98,6 +98,11 @@ func nodesEvents(ctx context.Context, c *Call, in fleet.NodesEventsIn) (fleet.Ev
 			return fleet.EventsPage{}, err
 		}
 		out := fleet.EventsPage{Items: list}
+		if in.Cursor != nil {
+			if out.Gap, _, err = store.EventsGap(ctx, q, f.Tx, f.Seq); err != nil {
+				return fleet.EventsPage{}, err
+			}
+		}
 		if len(list) > f.Limit {
 			out.Items = list[:f.Limit]
 			out.NextCursor = out.Items[f.Limit-1].Cursor

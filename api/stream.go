@@ -42,8 +42,8 @@ func (s *Server) stream(g *gin.Context) {
 	g.Header("Content-Type", "text/event-stream")
 	g.Header("Cache-Control", "no-store")
 	g.Header("X-Accel-Buffering", "no")
-	if gap, err := store.EventsGap(ctx, s.store.Pool(), f.Tx); err == nil && gap {
-		fmt.Fprint(g.Writer, "event: gap\ndata: {}\n\n")
+	if err := s.sendGap(ctx, g, &f); err != nil {
+		return
 	}
 	g.Writer.Flush()
 	tick := time.NewTicker(streamEvery)
@@ -77,6 +77,27 @@ func (s *Server) stream(g *gin.Context) {
 		}
 	}
 }
+
+// sendGap tells a client whose cursor is past retention that events after it
+// are gone, and goes on from the oldest that is kept.
+func (s *Server) sendGap(ctx context.Context, g *gin.Context, f *store.StreamFilter) error {
+	gap, kept, err := store.EventsGap(ctx, s.store.Pool(), f.Tx, f.Seq)
+	if err != nil || !gap {
+		return err
+	}
+	b, err := json.Marshal(map[string]string{"cursor": kept, "detail": gapDetail})
+	if err != nil {
+		return fmt.Errorf("write a gap: %w", err)
+	}
+	if _, err := fmt.Fprintf(g.Writer, "id: %s\nevent: gap\ndata: %s\n\n", kept, b); err != nil {
+		return err //nolint:wrapcheck // the client is gone
+	}
+	f.Tx, f.Seq, err = splitCursor(kept)
+	return err
+}
+
+// gapDetail says what to do about a gap.
+const gapDetail = "events between your cursor and this one were removed after 90 days; read the present state of what you follow anew"
 
 // EndStreams ends all streams, whose clients then resume at another process; a
 // server that is shut down would wait for them.

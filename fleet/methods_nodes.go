@@ -36,6 +36,9 @@ type NodesEventsIn struct {
 type EventsPage struct {
 	Items      []Event `json:"items"`
 	NextCursor string  `json:"nextCursor,omitempty"`
+	// Gap says that retention removed events after the caller's cursor, which
+	// this page therefore does not hold.
+	Gap bool `json:"gap,omitempty"`
 }
 
 // NodeChangeIn is the input of cordon, uncordon and their like.

@@ -33,7 +33,7 @@ func scanEvent(row pgx.CollectableRow) (fleet.Event, error) {
 	if err := row.Scan(&tx, &seq, &e.Type, &nodeID, &at, &e.Actor, &e.TenantID, &version, &e.Data); err != nil {
 		return e, fmt.Errorf("read event: %w", err)
 	}
-	e.Cursor = strconv.FormatInt(tx, 10) + ":" + strconv.FormatInt(seq, 10)
+	e.Cursor = eventCursor(tx, seq)
 	e.NodeID, e.At = orEmpty(nodeID), fleet.At(at)
 	if version != nil {
 		e.Version = *version
@@ -42,6 +42,10 @@ func scanEvent(row pgx.CollectableRow) (fleet.Event, error) {
 		e.Data = map[string]any{}
 	}
 	return e, nil
+}
+
+func eventCursor(tx, seq int64) string {
+	return strconv.FormatInt(tx, 10) + ":" + strconv.FormatInt(seq, 10)
 }
 
 // cursorPart brings a part of an event's cursor into the database's range: what

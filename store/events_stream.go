@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -59,17 +58,14 @@ func EventsEnd(ctx context.Context, q Reader) (tx uint64, err error) {
 	return uint64(max(v, 0)), nil
 }
 
-// EventRetention is how long events are kept.
-const EventRetention = 90 * 24 * time.Hour
-
-// EventsGap says whether events after a cursor may have been removed by
-// retention: the oldest kept one is younger than the cursor's place.
-func EventsGap(ctx context.Context, q Reader, tx uint64) (bool, error) {
-	var gap bool
-	err := q.QueryRow(ctx, `SELECT coalesce((SELECT min(tx) FROM events) > $1, false)
-		AND (SELECT changed_at FROM cluster_epoch) < now() - $2::interval`, cursorPart(tx), EventRetention).Scan(&gap)
+// EventsGap says whether retention removed events after a cursor, and the
+// cursor after which all are there.
+func EventsGap(ctx context.Context, q Reader, tx, seq uint64) (gap bool, kept string, err error) {
+	var lastTx, lastSeq int64
+	err = q.QueryRow(ctx, `SELECT ($1, $2) < (forgotten_tx, forgotten_seq), forgotten_tx, forgotten_seq FROM cluster_epoch`,
+		cursorPart(tx), cursorPart(seq)).Scan(&gap, &lastTx, &lastSeq)
 	if err != nil {
-		return false, fmt.Errorf("look for a gap of the events: %w", err)
+		return false, "", fmt.Errorf("look for a gap of the events: %w", err)
 	}
-	return gap, nil
+	return gap, eventCursor(lastTx, lastSeq), nil
 }

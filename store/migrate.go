@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose uses
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -33,7 +34,8 @@ func newestMigration() int64 {
 
 // Migrate brings the database's schema up to date. Any number of processes may
 // call it at once: an advisory lock lets one work. Migrations are forward only
-// and safe while older processes run. It also records the cluster's epoch.
+// and safe while older processes run. It also records the cluster's epoch and
+// makes the partitions to come.
 func Migrate(ctx context.Context, url string) error {
 	db, err := sql.Open("pgx", url)
 	if err != nil {
@@ -60,7 +62,12 @@ func Migrate(ctx context.Context, url string) error {
 			return fmt.Errorf("record the cluster's epoch: %w", err)
 		}
 	}
-	return nil
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	defer conn.Close(ctx)
+	return keepPartitions(ctx, conn)
 }
 
 // SchemaKnown says whether the database's schema is one this program knows.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,21 +12,20 @@ import (
 )
 
 // ForgetOld removes what has served its time: idempotency keys after a day,
-// heartbeats of processes long gone, events after 90 days, audit rows and step
-// samples after 400.
+// heartbeats of processes long gone, partitions of events after 90 days and of
+// the audit after 400, as operations and step samples. Erase records stay. What
+// cannot be removed now keeps nothing else from being removed.
 func (s *Store) ForgetOld(ctx context.Context) error {
+	var failed []error
 	for doing, sql := range map[string]string{
 		"forget old idempotency keys": `DELETE FROM idempotency_keys WHERE created_at < now() - interval '24 hours'`,
 		"forget old step samples":     `DELETE FROM step_samples WHERE at < now() - interval '400 days'`,
 		"forget old heartbeats":       `DELETE FROM heartbeats WHERE at < now() - interval '1 day'`,
-		"forget old events":           `DELETE FROM events WHERE at < now() - interval '90 days'`,
-		"forget old audit rows":       `DELETE FROM audit WHERE at < now() - interval '400 days'`,
 	} {
-		if _, err := s.pool.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("%s: %w", doing, err)
-		}
+		_, err := s.pool.Exec(ctx, sql)
+		failed = append(failed, wrapDoing(err, doing))
 	}
-	return nil
+	return errors.Join(append(failed, s.forgetOperations(ctx), s.KeepPartitions(ctx))...)
 }
 
 // upkeepBatch bounds how many nodes one round of upkeep touches, each in a
