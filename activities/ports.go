@@ -60,6 +60,10 @@ type Operations interface {
 	// SucceedOperation ends it well: node state, event, next operation of the
 	// chain in one transaction.
 	SucceedOperation(ctx context.Context, operationID string, r Result) error
+	// FinishDrain ends a drain well if no live allocation holds its node, in one
+	// transaction: the reason draining goes, node.drained is told. Else it records
+	// what the drain waits for and returns that.
+	FinishDrain(ctx context.Context, operationID string) (*fleet.WaitingFor, error)
 	// SaveEvidence keeps the last BMC exchanges of an act that failed, replacing
 	// those kept before.
 	SaveEvidence(ctx context.Context, operationID string, exchanges []bmc.Exchange) error

@@ -244,6 +244,13 @@ func (a *Record) Succeed(ctx context.Context, in SucceedIn) error {
 	return toTemporal(a.Ops.SucceedOperation(ctx, in.OperationID, r))
 }
 
+// FinishDrain looks whether a drain is over and ends it when it is; else it says
+// what the drain waits for.
+func (a *Record) FinishDrain(ctx context.Context, in OperationIn) (*fleet.WaitingFor, error) {
+	w, err := a.Ops.FinishDrain(ctx, in.OperationID)
+	return w, toTemporal(err)
+}
+
 // imageOf is the view of the image that a deploy was asked for.
 func imageOf(w Work) (fleet.ImageView, error) {
 	var in fleet.MetalDeployIn

@@ -20,6 +20,7 @@ func registerNodes(r *Registry) {
 	Handle(r, "nodes", "events", nodesEvents, eventsInput)
 	Handle(r, "nodes", "cordon", nodesCordon)
 	Handle(r, "nodes", "uncordon", nodesUncordon)
+	Handle(r, "nodes", "drain", nodesDrain)
 	Handle(r, "nodes", "label", nodesLabel, labelsInput)
 	Handle(r, "nodes", "taint", nodesTaint, taintsInput)
 }
@@ -182,17 +183,26 @@ func nodesUncordon(ctx context.Context, c *Call, in fleet.NodeChangeIn) (fleet.N
 		if !n.Cordoned && !slices.Contains(n.NoScheduleReasons, fleet.ReasonDraining) {
 			return "", nil, nil
 		}
-		drain, err := store.EndDrain(ctx, tx, in.NodeID)
-		if err != nil {
+		if err := store.EndDrain(ctx, tx, in.NodeID, "the node was uncordoned by "+c.Identity, "call nodes/drain again when the node is to be emptied"); err != nil {
 			return "", nil, err
 		}
-		if drain != "" {
-			if err := store.AddDispatch(ctx, tx, store.DispatchIn{Kind: store.DispatchSignal, OperationID: drain, Signal: fleet.SignalEnd}); err != nil {
-				return "", nil, err
-			}
-		}
-		_, err = store.UncordonNode(ctx, tx, in.NodeID)
+		_, err := store.UncordonNode(ctx, tx, in.NodeID)
 		return "node.uncordoned", because(in.Reason, nil), err
+	}))
+}
+
+func nodesDrain(ctx context.Context, c *Call, in fleet.NodeChangeIn) (fleet.NodeOut, error) {
+	return Mutate(ctx, c, nodeChange(c, in.NodeID, in.Version, func(ctx context.Context, tx pgx.Tx, n fleet.Node) (string, map[string]any, error) {
+		if slices.Contains(n.NoScheduleReasons, fleet.ReasonDraining) {
+			return "", nil, nil
+		}
+		if _, err := store.DrainNode(ctx, tx, in.NodeID, in.Reason); err != nil {
+			return "", nil, err
+		}
+		op := store.NewOperation{ID: store.NewID(fleet.KindOperation), NodeID: n.ID, TenantID: n.TenantID, Verb: fleet.VerbDrain, Lane: store.LaneDrain,
+			Input: map[string]any{}, RequestedBy: c.Identity}
+		set(&op.Reason, in.Reason)
+		return "node.draining", because(in.Reason, map[string]any{"operationId": op.ID}), c.Store().InsertOperation(ctx, tx, op)
 	}))
 }
 

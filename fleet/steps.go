@@ -29,6 +29,7 @@ const (
 	StepRotate         = "rotate-credentials"
 	StepProve          = "prove-credentials"
 	StepPower          = "power"
+	StepAwaitFree      = "await-allocations"
 )
 
 // destructiveSteps may lose what runs on the machine or lies on its disks.
@@ -77,7 +78,8 @@ var bootSteps = []string{StepPrepareBoot, StepSwitchOn, StepAwaitCallIn}
 func StepsOf(a StepsAsk) []PlanStep {
 	var names []string
 	add := func(more ...string) { names = append(names, more...) }
-	if a.LeftBehind {
+	// A drain touches no machine, so it has nothing to clean.
+	if a.LeftBehind && a.Verb != VerbDrain {
 		add(StepClearLeft)
 	}
 	switch a.Verb {
@@ -122,6 +124,8 @@ func StepsOf(a StepsAsk) []PlanStep {
 		add(leaveSteps(a)...)
 	case VerbPower:
 		add(StepPower)
+	case VerbDrain:
+		add(StepAwaitFree)
 	case VerbSetCredentials:
 		add(map[bool]string{true: StepRotate, false: StepProve}[a.Rotate])
 	default: // no workflow, no steps

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -65,18 +64,6 @@ func SayFree(ctx context.Context, tx pgx.Tx, nodeID string) error {
 		return fmt.Errorf("record that node %s is free: %w", nodeID, err)
 	}
 	return nil
-}
-
-// EndDrain ends a node's live drain as aborted and returns its id, "" without
-// one.
-func EndDrain(ctx context.Context, tx pgx.Tx, nodeID string) (string, error) {
-	var id string
-	err := tx.QueryRow(ctx, `UPDATE operations SET state = 'aborted', waiting_for = NULL, ended_at = now()
-		WHERE node_id = $1 AND lane = 'drain' AND state IN ('pending', 'running', 'waiting') RETURNING id`, nodeID).Scan(&id)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return "", fmt.Errorf("end the drain of node %s: %w", nodeID, err)
-	}
-	return id, nil
 }
 
 // NodeWaiters returns the operations of a node that wait, so that they can be

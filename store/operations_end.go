@@ -61,6 +61,16 @@ func releaseFence(ctx context.Context, tx pgx.Tx, o fencedOp) error {
 	return nil
 }
 
+// giveBack is releaseFence of an operation that did not end well. A node that
+// nothing drains any more is not draining either.
+func giveBack(ctx context.Context, tx pgx.Tx, o *fencedOp) (err error) {
+	if o.Lane != LaneDrain {
+		return releaseFence(ctx, tx, *o)
+	}
+	o.Version, err = endDraining(ctx, tx, *o)
+	return err
+}
+
 // SucceedOperation ends an operation well: what it leaves on the node, the
 // node's state, the event and the next operation of the chain, together.
 func (s *Store) SucceedOperation(ctx context.Context, operationID string, r fleet.OperationResult) error {
@@ -197,7 +207,7 @@ func (s *Store) fail(ctx context.Context, tx pgx.Tx, o fencedOp, f fleet.Operati
 		if err := closeOperation(ctx, tx, o, fleet.OpFailed, opErr, nil); err != nil {
 			return err
 		}
-		if err := releaseFence(ctx, tx, o); err != nil {
+		if err := giveBack(ctx, tx, &o); err != nil {
 			return err
 		}
 	}
@@ -244,15 +254,22 @@ func (s *Store) AbortOperation(ctx context.Context, operationID, cause string, l
 	})
 }
 
+// stopRunning marks the step under way as ended by a cause and returns its
+// name, "" when none is.
+func stopRunning(ctx context.Context, tx pgx.Tx, o *fencedOp, cause string) (string, error) {
+	i := slices.IndexFunc(o.Steps, func(st fleet.Step) bool { return st.State == fleet.StepRunning })
+	if i < 0 {
+		return "", nil
+	}
+	now := fleet.At(o.Now)
+	o.Steps[i].State, o.Steps[i].EndedAt, o.Steps[i].Detail = fleet.StepFailed, &now, cause
+	return o.Steps[i].Name, saveSteps(ctx, tx, o.ID, o.Steps)
+}
+
 func (s *Store) abort(ctx context.Context, tx pgx.Tx, o fencedOp, cause string, leftBehind []string) error {
-	step := ""
-	if i := slices.IndexFunc(o.Steps, func(st fleet.Step) bool { return st.State == fleet.StepRunning }); i >= 0 {
-		step = o.Steps[i].Name
-		now := fleet.At(o.Now)
-		o.Steps[i].State, o.Steps[i].EndedAt, o.Steps[i].Detail = fleet.StepFailed, &now, cause
-		if err := saveSteps(ctx, tx, o.ID, o.Steps); err != nil {
-			return err
-		}
+	step, err := stopRunning(ctx, tx, &o, cause)
+	if err != nil {
+		return err
 	}
 	remedy := "call the verb again when the node is to go on"
 	if len(leftBehind) > 0 {
@@ -261,7 +278,7 @@ func (s *Store) abort(ctx context.Context, tx pgx.Tx, o fencedOp, cause string, 
 	if err := closeOperation(ctx, tx, o, fleet.OpAborted, &fleet.OperationError{Code: "aborted", Step: step, Cause: cause, Remedy: remedy}, leftBehind); err != nil {
 		return err
 	}
-	if err := releaseFence(ctx, tx, o); err != nil {
+	if err := giveBack(ctx, tx, &o); err != nil {
 		return err
 	}
 	if err := o.event(ctx, tx, "node.operation.aborted", o.Version, true, map[string]any{"cause": cause}); err != nil {

@@ -14,7 +14,7 @@ SELECT o.id, o.node_id, o.tenant_id, n.site_id, coalesce(n.pool_id, ''), coalesc
 	coalesce(n.boot_mac, ''), coalesce(b.username, ''), coalesce(b.identity, '{}'), coalesce(b.capabilities, '{}'), i.doc, n.image,
 	o.power_on, o.steps, p.id, p.gpu_model, p.gpus_per_node,
 	ARRAY(SELECT name FROM operation_secrets x WHERE x.operation_id = o.id ORDER BY name),
-	coalesce((SELECT left_behind FROM operations before WHERE before.node_id = o.node_id AND before.id <> o.id AND before.ended_at IS NOT NULL
+	coalesce((SELECT left_behind FROM operations before WHERE before.node_id = o.node_id AND before.id <> o.id AND before.lane = 'provision' AND before.ended_at IS NOT NULL
 	          ORDER BY before.ended_at DESC LIMIT 1), '{}')
 FROM operations o
 JOIN nodes n ON n.id = o.node_id

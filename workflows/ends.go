@@ -11,7 +11,7 @@ import (
 // leavesState are the verbs that are ended by a failure, without parking.
 func leavesState(verb fleet.Verb) bool {
 	switch verb {
-	case fleet.VerbPower, fleet.VerbSetCredentials, fleet.VerbManage:
+	case fleet.VerbPower, fleet.VerbSetCredentials, fleet.VerbManage, fleet.VerbDrain:
 		return true
 	default:
 		return false
@@ -20,6 +20,9 @@ func leavesState(verb fleet.Verb) bool {
 
 // succeed ends the operation well. From here nothing stops it.
 func (r *run) succeed(ctx workflow.Context) (Outcome, error) {
+	if r.job.Verb == fleet.VerbDrain {
+		return Outcome{State: string(fleet.OpSucceeded)}, nil // recorded by the look that found the node free
+	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	if err := r.endSessions(ctx); err != nil {
 		workflow.GetLogger(ctx).Info("BMC session left to the sweep", "cause", err)
@@ -195,8 +198,12 @@ func (r *run) clear(ctx workflow.Context) error {
 	return err
 }
 
-// endSessions deletes the BMC session once the operation is over.
+// endSessions deletes the BMC session once the operation is over. A drain has
+// none: the session is that of the operation beside it.
 func (r *run) endSessions(ctx workflow.Context) error {
+	if r.job.Verb == fleet.VerbDrain {
+		return nil
+	}
 	a := r.act("end-sessions", cleanUpBound)
 	_, err := bmcAct[struct{}](ctx, act.EndSessions, a, a)
 	return err

@@ -32,9 +32,12 @@ type world struct {
 	waiting *fleet.WaitingFor
 	shown   []fleet.WaitingFor
 	refuse  string
-	held    bool
-	kinds   []string
-	log     []string
+	held    bool // by somebody, or for a drain by an allocation
+	// looks counts a drain's; onHeld is called after one that found the node held.
+	looks  int
+	onHeld func()
+	kinds  []string
+	log    []string
 
 	power      fleet.PowerState
 	media      string
@@ -229,6 +232,44 @@ func (w *world) SetWaiting(_ context.Context, _ string, for_ *fleet.WaitingFor) 
 
 func (w *world) SucceedOperation(_ context.Context, _ string, r activities.Result) error {
 	return w.fenced(func() { w.state, w.result = fleet.OpSucceeded, &r })
+}
+
+func (w *world) FinishDrain(context.Context, string) (*fleet.WaitingFor, error) {
+	free, err := w.lookFree()
+	if err != nil || free {
+		return nil, err
+	}
+	if w.onHeld != nil {
+		w.onHeld()
+	}
+	return &fleet.WaitingFor{Actor: "allocation holders", What: "1 live allocation(s) to end"}, nil
+}
+
+// lookFree is one look of a drain, which ends the one of a free node.
+func (w *world) lookFree() (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.state == fleet.OpSucceeded {
+		return true, nil
+	}
+	if err := w.fence(); err != nil {
+		return false, err
+	}
+	w.looks++
+	w.state = fleet.OpSucceeded
+	if w.held {
+		w.state = fleet.OpWaiting
+	} else {
+		w.step(fleet.StepAwaitFree).State = fleet.StepDone
+	}
+	return !w.held, nil
+}
+
+// release takes away what holds the node.
+func (w *world) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = false
 }
 
 func (w *world) SaveEvidence(context.Context, string, []bmc.Exchange) error { return nil }

@@ -46,6 +46,7 @@ var stepTable = func() map[string]step {
 		{name: fleet.StepRotate, touches: true, try: true, do: rotate},
 		{name: fleet.StepProve, do: proveCredentials},
 		{name: fleet.StepCheckReleased, try: true, do: checkReleased},
+		{name: fleet.StepAwaitFree, do: awaitFree},
 		{name: fleet.StepPower, touches: true, kinds: []string{limitPower}, do: power},
 	} {
 		m[s.name] = s

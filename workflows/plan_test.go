@@ -64,7 +64,7 @@ func TestEachVerbIsRegisteredByItsName(t *testing.T) {
 	t.Parallel()
 	for verb, name := range fleet.WorkflowTypes {
 		switch verb {
-		case fleet.VerbAdopt, fleet.VerbDrain, fleet.VerbManage:
+		case fleet.VerbAdopt, fleet.VerbManage:
 			if Has(verb) {
 				t.Errorf("%s has a workflow: say so in the registry's comment", name)
 			}

@@ -60,6 +60,9 @@ var recordings = []struct {
 	{name: "Retire", verb: fleet.VerbRetire, input: fleet.MetalRetireIn{}, set: func(w *world) {
 		w.work.Erase, w.work.Capabilities.SecureErase = fleet.EraseFull, true
 	}},
+	{name: "DrainNode", verb: fleet.VerbDrain, input: fleet.NodeChangeIn{}},
+	{name: "DrainNode-woken", verb: fleet.VerbDrain, input: fleet.NodeChangeIn{}, signal: fleet.SignalWake,
+		set: func(w *world) { w.held = true }},
 	{name: "Power", verb: fleet.VerbPower, input: fleet.MetalPowerIn{Action: "cycle"}},
 	{name: "SetCredentials", verb: fleet.VerbSetCredentials, input: fleet.MetalSetCredentialsIn{Username: "admin"}},
 }
@@ -134,6 +137,11 @@ func recordOne(ctx context.Context, c client.Client, i int) error {
 			if step == r.at {
 				signal()
 			}
+		}
+	case r.signal == fleet.SignalWake:
+		w.onHeld = func() {
+			w.release()
+			signal()
 		}
 	case r.signal != "":
 		w.onFail = signal

@@ -96,8 +96,8 @@ func (r *run) take(ctx workflow.Context, name string, raw converter.RawValue) {
 		}
 		r.mail.retry = &in
 	case fleet.SignalAbort:
-		if r.job.Verb == fleet.VerbRetire && !r.parking {
-			workflow.GetLogger(ctx).Info("abort ignored: a retire takes none")
+		if (r.job.Verb == fleet.VerbRetire && !r.parking) || r.job.Verb == fleet.VerbDrain {
+			workflow.GetLogger(ctx).Info("abort ignored: a retire takes none, a drain ends by nodes/uncordon")
 			return
 		}
 		r.mail.abort = &in

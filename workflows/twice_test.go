@@ -97,6 +97,8 @@ func TestEachActivityTwiceHasOneEnd(t *testing.T) {
 		{"Fail and park", rec.Fail, activities.FailIn{OperationID: opID, Step: "a", Reason: activities.NewReason("refused", "no"), Park: true}, nil, false},
 		{"Fail", rec.Fail, activities.FailIn{OperationID: opID, Step: "a", Reason: activities.NewReason("refused", "no")}, nil, true},
 		{"Succeed", rec.Succeed, activities.SucceedIn{OperationID: opID, Deployed: true}, nil, true},
+		{"FinishDrain", rec.FinishDrain, op, nil, false},
+		{"FinishDrain of a held node", rec.FinishDrain, op, func(w *world) { first(w); w.held = true }, false},
 		{"Abort", rec.Abort, activities.AbortIn{OperationID: opID, Cause: "aborted"}, nil, true},
 		{"Retry", rec.Retry, activities.RetryIn{OperationID: opID, Actor: "temporal"}, func(w *world) { w.state, w.parked = fleet.OpFailed, true }, false},
 		{"RevokeIdentity", rec.RevokeIdentity, op, nil, false},
