@@ -26,7 +26,11 @@ const (
 	CodeNoCallIn = "no-call-in"
 	CodeStalled  = "stalled"
 	CodeNoReport = "no-report"
-	CodeReboots  = "keeps-restarting"
+	// CodeNoSession is an agent that did not come, CodeNotAccepted a host that its
+	// acceptance checks do not pass.
+	CodeNoSession   = "no-session"
+	CodeNotAccepted = "not-accepted"
+	CodeReboots     = "keeps-restarting"
 	// CodeMismatch is hardware that is not what was asked for.
 	CodeMismatch = "hardware-mismatch"
 	CodeHealth   = "hardware-unhealthy"
@@ -78,6 +82,8 @@ var remedies = map[string]string{
 	CodeNoCallIn:                 "check that the machine boots from what its BMC offers and reaches the gateway (console, boot order, network), then retry",
 	CodeStalled:                  "check the machine's network and where the image is served, then retry",
 	CodeNoReport:                 "look at the installed system's console: it did not boot, has no network, or its cloud-init did not run; then retry, or deploy with expect: boot",
+	CodeNoSession:                "look at the agent on the host (systemctl status nodeagent, nodeagent status) and whether it reaches the gateway, then call the verb again",
+	CodeNotAccepted:              "mend what the conditions name, then call nodes/adopt; a host whose hardware was changed on purpose joins again first (nodes/revokeIdentity, nodeagent join)",
 	CodeReboots:                  "the machine restarts by itself in our image; look at its console and BMC log, then retry",
 	CodeInternal:                 "see the worker's log for this operation, then retry",
 	CodeCancelled:                "it was cancelled through Temporal; retry, or call the verb again",

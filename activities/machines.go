@@ -23,6 +23,7 @@ const (
 	CommandErase       = "erase"
 	CommandRescue      = "rescue"
 	CommandFinish      = "finish"
+	CommandAccept      = "accept"
 )
 
 // SendIn asks for a command to the machine.
@@ -141,6 +142,7 @@ const (
 	WatchCallIn  = "call-in"
 	WatchCommand = "command"
 	WatchReport  = "report"
+	WatchSession = "session"
 )
 
 // WatchIn is one look at something waited for.
@@ -203,6 +205,8 @@ func (a *Record) look(ctx context.Context, in WatchIn) (out WatchOut, err error)
 		out.Done = out.Machine.CalledIn
 	case WatchReport:
 		out.Done, err = a.Machines.Reported(ctx, in.OperationID)
+	case WatchSession:
+		out.Done, err = a.Machines.InSession(ctx, in.OperationID)
 	case WatchCommand:
 		if out.Machine, err = a.Machines.Machine(ctx, in.OperationID); err != nil {
 			return out, err

@@ -130,6 +130,12 @@ type Machines interface {
 	Machine(ctx context.Context, operationID string) (Machine, error)
 	// SendCommand queues a command for the machine of the operation's last boot.
 	SendCommand(ctx context.Context, operationID string, c CommandIn) (string, error)
+	// SendNodeCommand queues a command for the agent of the operation's node,
+	// which fetches it in its session. The same key of the operation is sent
+	// once.
+	SendNodeCommand(ctx context.Context, operationID string, c CommandIn) (string, error)
+	// InSession says whether the agent of the operation's node has a session.
+	InSession(ctx context.Context, operationID string) (bool, error)
 	// Command reads a command.
 	Command(ctx context.Context, commandID string) (Command, error)
 	// CancelCommands cancels the operation's open commands.

@@ -83,8 +83,13 @@ func (m *membership) guarded(ctx context.Context, cmd command) (data any, err er
 	}
 }
 
+// acceptWithin bounds the checks: a driver that hangs must not keep the answer.
+const acceptWithin = 10 * time.Minute
+
 // accept adds to the host's facts what the agent knows of the gateway.
 func (m *membership) accept(ctx context.Context) (any, error) {
+	ctx, done := context.WithTimeout(ctx, acceptWithin)
+	defer done()
 	facts, err := m.cfg.Host.Acceptance(ctx)
 	if err != nil {
 		return nil, err

@@ -172,7 +172,11 @@ func steer(ctx context.Context, c *Call, in fleet.VerbIn, verb fleet.Verb,
 				return fleet.MetalOperationOut{}, err
 			}
 			if verb == fleet.VerbAbort {
-				return fleet.MetalOperationOut{Node: &node, Plan: &fleet.Plan{Steps: []fleet.PlanStep{}, WouldBe: fleet.Failed}}, nil
+				would := fleet.Failed
+				if situation.Live != nil && fleet.FailsFrom[situation.Live.Verb] == "" {
+					would = node.ProvisionState
+				}
+				return fleet.MetalOperationOut{Node: &node, Plan: &fleet.Plan{Steps: []fleet.PlanStep{}, WouldBe: would}}, nil
 			}
 			return planned(node, fleet.StepsAsk{Verb: situation.Parked.Verb}, situation.Parked.Verb), nil
 		}

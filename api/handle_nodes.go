@@ -23,6 +23,7 @@ func registerNodes(r *Registry) {
 	Handle(r, "nodes", "drain", nodesDrain)
 	Handle(r, "nodes", "label", nodesLabel, labelsInput)
 	Handle(r, "nodes", "taint", nodesTaint, taintsInput)
+	Handle(r, "nodes", "adopt", nodesAdopt)
 }
 
 // nodeView is a node as the calling tenant sees it.

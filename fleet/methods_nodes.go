@@ -92,4 +92,9 @@ var nodesMethods = []Method{
 	{Group: "nodes", Name: "taint", Kind: KindMutation, Permission: PermNodesUpdate, Resource: OnNode,
 		Module: "server", Phase: "v0.1", In: NodesTaintIn{}, Out: NodeOut{}, Errors: []Code{CodeNotFound, CodeConflict},
 		Summary: "Add and remove operator taints, shown in noScheduleReasons as taint:<key>."},
+	{Group: "nodes", Name: "adopt", Kind: KindMutation, Permission: PermNodesProvision, Resource: OnNode,
+		Module: "server", Phase: "v0.1", In: NodeChangeIn{}, Out: NodeOut{}, Errors: []Code{CodeNotFound, CodeConflict, CodeInvalidState},
+		Summary: "Run the acceptance checks of an adopted host again.",
+		Doc: "The node is adopting, and out of placement, until its agent has run the checks and all of them passed; live allocations stay.\n" +
+			"A run that is live is superseded. Each check is a condition of the node; a run that does not pass leaves it adopting."},
 }

@@ -30,6 +30,8 @@ const (
 	StepProve          = "prove-credentials"
 	StepPower          = "power"
 	StepAwaitFree      = "await-allocations"
+	StepAwaitSession   = "await-session"
+	StepAcceptHost     = "accept-host"
 )
 
 // destructiveSteps may lose what runs on the machine or lies on its disks.
@@ -122,6 +124,8 @@ func StepsOf(a StepsAsk) []PlanStep {
 		add(StepBootDisk)
 	case VerbRelease, VerbRetire:
 		add(leaveSteps(a)...)
+	case VerbAdopt:
+		add(StepAwaitSession, StepAcceptHost)
 	case VerbPower:
 		add(StepPower)
 	case VerbDrain:

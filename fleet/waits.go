@@ -16,12 +16,15 @@ type Waits struct {
 	SoftOff time.Duration
 	// Report bounds the installed system's report.
 	Report time.Duration
+	// Session bounds how long an adopted host's agent is waited for.
+	Session time.Duration
 }
 
 // DefaultWaits are the waits of spec metal.md, "Waiting times".
 var DefaultWaits = Waits{
 	PowerChange: 5 * time.Minute, CallIn: 45 * time.Minute, Image: 2 * time.Hour, ImageStall: 10 * time.Minute,
 	BMCAway: 30 * time.Minute, Graceful: 2 * time.Minute, SoftOff: 5 * time.Minute, Report: 45 * time.Minute,
+	Session: 24 * time.Hour,
 }
 
 // WaitsFor applies a site's settings, and those of a hardware model, to the
@@ -39,7 +42,7 @@ func WaitsFor(site SiteSpec, model string, scale float64) Waits {
 		}
 	}
 	if scale > 0 && scale != 1 {
-		for _, d := range []*time.Duration{&w.PowerChange, &w.CallIn, &w.Image, &w.ImageStall, &w.BMCAway, &w.Graceful, &w.SoftOff, &w.Report} {
+		for _, d := range []*time.Duration{&w.PowerChange, &w.CallIn, &w.Image, &w.ImageStall, &w.BMCAway, &w.Graceful, &w.SoftOff, &w.Report, &w.Session} {
 			*d = time.Duration(float64(*d) / scale)
 		}
 	}

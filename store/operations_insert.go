@@ -101,6 +101,33 @@ func EndParked(ctx context.Context, tx pgx.Tx, nodeID, supersededBy string) erro
 	return AddDispatch(ctx, tx, DispatchIn{Kind: DispatchSignal, OperationID: id, Signal: fleet.SignalEnd})
 }
 
+// SupersedeAdopt ends a node's live Adopt, if there is one, because another takes
+// its place; its workflow is told to close.
+func SupersedeAdopt(ctx context.Context, tx pgx.Tx, nodeID, supersededBy string) error {
+	var id string
+	err := tx.QueryRow(ctx, `SELECT id FROM operations WHERE node_id = $1 AND verb = 'adopt' AND state IN ('pending', 'running', 'waiting')`, nodeID).Scan(&id)
+	if isNoRows(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for the live adopt of node %s: %w", nodeID, err)
+	}
+	o, _, err := lockOperation(ctx, tx, id)
+	if err != nil {
+		return err
+	}
+	opErr := &fleet.OperationError{Code: ReasonSuperseded, Cause: "superseded by " + supersededBy}
+	if err := closeOperation(ctx, tx, o, fleet.OpAborted, opErr, nil); err != nil {
+		return err
+	}
+	taken, err := takeBack(ctx, tx, id)
+	if err != nil || taken {
+		return err
+	}
+	return AddDispatch(ctx, tx, DispatchIn{Kind: DispatchSignal, OperationID: id, Signal: fleet.SignalEnd,
+		Payload: map[string]string{"supersededBy": supersededBy}})
+}
+
 func forgetSecrets(ctx context.Context, tx pgx.Tx, operationID string) error {
 	if _, err := tx.Exec(ctx, `DELETE FROM operation_secrets WHERE operation_id = $1`, operationID); err != nil {
 		return fmt.Errorf("forget the secrets of operation %s: %w", operationID, err)

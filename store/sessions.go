@@ -79,6 +79,14 @@ func (s *Store) disconnect(ctx context.Context, nodeID, reason, message, conditi
 	return done, err
 }
 
+// InSession says whether the agent of an operation's node has a session. A
+// revocation ends the session that was.
+func (s *Store) InSession(ctx context.Context, operationID string) (bool, error) {
+	var in bool
+	err := s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM sessions s JOIN operations o ON o.node_id = s.node_id WHERE o.id = $1 AND s.disconnected_at IS NULL)`, operationID).Scan(&in)
+	return in, wrapDoing(err, "look for the session of operation "+operationID+"'s node")
+}
+
 // HeldSession is a session that a gateway serves.
 type HeldSession struct {
 	NodeID, Serial string

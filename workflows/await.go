@@ -20,6 +20,8 @@ type waiting struct {
 	limit, stall time.Duration
 	// code and late are the failure when a bound is over; late takes the bound.
 	code, late string
+	// most is how long to the next look at most; 0 is pollMost.
+	most time.Duration
 }
 
 // clock counts a wait's time, which stands still while somebody keeps changes
@@ -94,6 +96,9 @@ const pollParts = 40
 // beyond it.
 func (w waiting) poll(elapsed, moved time.Duration) time.Duration {
 	d := pollMost
+	if w.most > 0 {
+		d = w.most
+	}
 	for _, b := range []struct{ bound, left time.Duration }{{w.limit, w.limit - elapsed}, {w.stall, w.stall - (elapsed - moved)}} {
 		if b.bound > 0 {
 			d = min(d, max(b.bound/pollParts, pollLeast), max(b.left, pollLeast))

@@ -87,11 +87,7 @@ func (r *run) command(ctx workflow.Context, kind string, serials []string, w wai
 		return "", err
 	}
 	if out.Command.State != "succeeded" {
-		cause := out.Command.Error
-		if cause == "" {
-			cause = "the command is " + out.Command.State
-		}
-		return "", activities.NewReason(activities.CodeMachine, "%s on the machine: %s", kind, cause)
+		return "", activities.NewReason(activities.CodeMachine, "%s on the machine: %s", kind, whyEnded(out.Command))
 	}
 	return id, nil
 }

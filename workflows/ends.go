@@ -11,7 +11,7 @@ import (
 // leavesState are the verbs that are ended by a failure, without parking.
 func leavesState(verb fleet.Verb) bool {
 	switch verb {
-	case fleet.VerbPower, fleet.VerbSetCredentials, fleet.VerbManage, fleet.VerbDrain:
+	case fleet.VerbPower, fleet.VerbSetCredentials, fleet.VerbManage, fleet.VerbDrain, fleet.VerbAdopt:
 		return true
 	default:
 		return false
@@ -199,9 +199,9 @@ func (r *run) clear(ctx workflow.Context) error {
 }
 
 // endSessions deletes the BMC session once the operation is over. A drain has
-// none: the session is that of the operation beside it.
+// none: the session is that of the operation beside it. Adopt talks to no BMC.
 func (r *run) endSessions(ctx workflow.Context) error {
-	if r.job.Verb == fleet.VerbDrain {
+	if r.job.Verb == fleet.VerbDrain || r.job.Verb == fleet.VerbAdopt {
 		return nil
 	}
 	a := r.act("end-sessions", cleanUpBound)

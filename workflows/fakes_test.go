@@ -63,6 +63,7 @@ type world struct {
 	commands []*command
 	reported bool
 	deaf     bool // the machine never calls in
+	noAgent  bool // the node's agent has no session
 	// answers are what the machine does with a command; the default succeeds.
 	answers map[string]func(w *world, c *command)
 	// faults are errors of the BMC's methods, taken in order; onStep is called
@@ -403,14 +404,36 @@ func (w *world) SendCommand(_ context.Context, _ string, in activities.CommandIn
 	return id, err
 }
 
+func (w *world) SendNodeCommand(ctx context.Context, op string, in activities.CommandIn) (string, error) {
+	return w.SendCommand(ctx, op, in)
+}
+
+func (w *world) InSession(context.Context, string) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.noAgent, nil
+}
+
+// acceptable are facts of a host that passes every check.
+func (w *world) acceptable() fleet.AcceptanceFacts {
+	off := 0.4
+	return fleet.AcceptanceFacts{Inventory: w.inventory, DiskFreeBytes: 1 << 40, ClockOffsetSeconds: &off, Kernel: "6.12.0-amd64", Drivers: map[string]string{"": "nvidia 580.1"}}
+}
+
 // succeed is a machine that does what it is told.
-func succeed(_ *world, c *command) {
+func succeed(w *world, c *command) {
 	c.State = "succeeded"
 	switch c.Type {
 	case activities.CommandWriteImage:
 		c.Data = json.RawMessage(`{"disk":{"serial":"D1"},"sha256":"` + sum + `","bytes":4096}`)
 	case activities.CommandInventory:
 		c.Data = json.RawMessage(`{"disks":[{"serial":"D1"},{"serial":"D2"}]}`)
+	case activities.CommandAccept:
+		raw, err := json.Marshal(w.acceptable())
+		if err != nil {
+			panic(err)
+		}
+		c.Data = raw
 	case activities.CommandErase:
 		c.Data = json.RawMessage(`{"disks":[{"serial":"D1","method":"metadata","result":"done"},{"serial":"D2","method":"metadata","result":"done"}]}`)
 	}

@@ -37,6 +37,9 @@ const (
 	// pollLeast and pollMost bound the slow poll beside the signals.
 	pollLeast = time.Second
 	pollMost  = time.Minute
+	// sessionPoll is the look for a session, whose beginning is signalled; a day of
+	// them must fit into one history.
+	sessionPoll = 10 * time.Minute
 	// safePointPoll is the look at a hold, pause or limit that gives no time.
 	safePointPoll = 30 * time.Second
 	safePointMost = 10 * time.Minute

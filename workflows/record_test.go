@@ -64,6 +64,9 @@ var recordings = []struct {
 	{name: "DrainNode-woken", verb: fleet.VerbDrain, input: fleet.NodeChangeIn{}, signal: fleet.SignalWake,
 		set: func(w *world) { w.held = true }},
 	{name: "Power", verb: fleet.VerbPower, input: fleet.MetalPowerIn{Action: "cycle"}},
+	{name: "Adopt", verb: fleet.VerbAdopt, input: struct{}{}},
+	{name: "Adopt-superseded", verb: fleet.VerbAdopt, input: struct{}{}, signal: fleet.SignalEnd, at: fleet.StepAwaitSession,
+		set: func(w *world) { w.noAgent = true }},
 	{name: "SetCredentials", verb: fleet.VerbSetCredentials, input: fleet.MetalSetCredentialsIn{Username: "admin"}},
 }
 

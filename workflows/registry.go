@@ -7,12 +7,12 @@ import (
 	"github.com/bettercompute/compute/fleet"
 )
 
-// byVerb are the workflows of this release. Adopt and Manage are not among
-// them: what they wait for is said by an agent's session.
+// byVerb are the workflows of this release.
 var byVerb = map[fleet.Verb]func(workflow.Context, Input) (Outcome, error){
 	fleet.VerbEnroll: Enroll, fleet.VerbInspect: Inspect, fleet.VerbCommission: Commission, fleet.VerbDeploy: Deploy,
 	fleet.VerbRescue: Rescue, fleet.VerbUnrescue: Unrescue, fleet.VerbRelease: Release, fleet.VerbRetire: Retire,
 	fleet.VerbDrain: DrainNode, fleet.VerbPower: Power, fleet.VerbSetCredentials: SetCredentials,
+	fleet.VerbAdopt: Adopt,
 }
 
 // Has says whether a verb has a workflow.
