@@ -36,7 +36,7 @@ func (i *sshIssuer) checkAccount(in fleet.NodesIssueSSHCertIn) error {
 
 func nodesIssueSSHCert(ctx context.Context, c *Call, in fleet.NodesIssueSSHCertIn) (fleet.IssuedSSHCertOut, error) {
 	i := c.srv.ssh
-	if err := i.publish(ctx, c.Store()); err != nil {
+	if err := i.ready(ctx, c.Store()); err != nil {
 		return fleet.IssuedSSHCertOut{}, err
 	}
 	key, err := parseSSHKey(in.PublicKey)

@@ -31,8 +31,10 @@ type rig struct {
 	// issuerURL is the issuer's.
 	issuerURL string
 	log       *bytes.Buffer
-	logger    *slog.Logger
-	site      string
+	// tokens are the tokens of subjects whose session is not the usual one.
+	tokens map[string]string
+	logger *slog.Logger
+	site   string
 }
 
 func newRig(t *testing.T) *rig {
@@ -66,19 +68,26 @@ func newRig(t *testing.T) *rig {
 
 // serve starts another process of the API, with its own count of calls.
 func (r *rig) serve(callsPerSecond float64) (url string) {
+	_, url = r.serveWith(api.Options{CallsPerSecond: callsPerSecond})
+	return url
+}
+
+// serveWith starts another process of the API with further options.
+func (r *rig) serveWith(o api.Options) (srv *api.Server, url string) {
 	r.t.Helper()
 	policies, err := authz.New("")
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	srv, err := api.New(api.Options{Store: r.store, Authz: policies, Log: r.logger, RequestKey: []byte("k"),
-		Issuers: []api.Issuer{{Alias: "dev", URL: r.issuerURL, Audience: devidp.Audience}}, CallsPerSecond: callsPerSecond})
+	o.Store, o.Authz, o.Log, o.RequestKey = r.store, policies, r.logger, []byte("k")
+	o.Issuers = []api.Issuer{{Alias: "dev", URL: r.issuerURL, Audience: devidp.Audience}}
+	srv, err = api.New(o)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	web := httptest.NewServer(srv.Handler())
 	r.t.Cleanup(web.Close)
-	return web.URL
+	return srv, web.URL
 }
 
 type obj = map[string]any
@@ -92,6 +101,9 @@ func (r *rig) grant(tenant, subject string, role fleet.Role) {
 
 func (r *rig) token(subject string) string {
 	r.t.Helper()
+	if token, ok := r.tokens[subject]; ok {
+		return token
+	}
 	token, err := r.issuer.Mint(devidp.Token{Subject: subject, TTL: time.Hour})
 	if err != nil {
 		r.t.Fatal(err)
@@ -107,6 +119,8 @@ type problem struct {
 	Detail string             `json:"detail"`
 	Title  string             `json:"title"`
 	Fields []fleet.FieldError `json:"fields"`
+	// RetryAfter is the header.
+	RetryAfter string `json:"-"`
 }
 
 // call makes a call and returns its problem, nil when it succeeded.
@@ -147,7 +161,7 @@ func (r *rig) call(subject, method string, in any, out any, headers ...string) *
 		}
 		return nil
 	}
-	p := &problem{HTTP: resp.StatusCode}
+	p := &problem{HTTP: resp.StatusCode, RetryAfter: resp.Header.Get("Retry-After")}
 	if err := json.Unmarshal(answer, p); err != nil {
 		r.t.Fatalf("%s answered %d %s: %v", method, resp.StatusCode, answer, err)
 	}

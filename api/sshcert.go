@@ -93,19 +93,25 @@ func newSSHIssuer(o SSHOptions) (*sshIssuer, error) {
 // oneLine is a key or certificate as OpenSSH writes it, without a comment.
 func oneLine(k ssh.PublicKey) string { return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(k))) }
 
-// publish makes the nodes trust this CA. Where it was distrusted there is no CA.
+// publish makes the nodes trust this CA and let in to these accounts. Where it was
+// distrusted it is no CA any more.
 func (i *sshIssuer) publish(ctx context.Context, s *store.Store) error {
-	if i.signer == nil {
-		return fleet.Errorf(fleet.CodeUnsupported, "no-ssh-ca", "no SSH CA is configured: give the API COMPUTE_SSH_CA_KEY (compute keys init makes one)")
-	}
-	trusted, err := store.SSHTrusted(ctx, s.Pool(), i.public)
-	if err == nil && !trusted {
-		trusted, err = s.PublishSSH(ctx, i.public, i.accounts)
-	}
+	trusted, err := s.PublishSSH(ctx, i.public, i.accounts)
 	if err == nil && !trusted {
 		err = fleet.Errorf(fleet.CodeUnsupported, "ssh-ca-distrusted", "the SSH CA of this process was distrusted (compute keys ssh): configure the new one")
 	}
 	return err
+}
+
+// ready says whether there is a CA to sign with.
+func (i *sshIssuer) ready(ctx context.Context, s *store.Store) error {
+	if i.signer == nil {
+		return fleet.Errorf(fleet.CodeUnsupported, "no-ssh-ca", "no SSH CA is configured: give the API COMPUTE_SSH_CA_KEY (compute keys init makes one)")
+	}
+	if trusted, err := store.SSHTrusted(ctx, s.Pool(), i.public); err != nil || trusted {
+		return err
+	}
+	return i.publish(ctx, s)
 }
 
 // checkSession is what issuing asks of the caller's session.

@@ -244,3 +244,32 @@ func ListSSHCerts(ctx context.Context, q Reader, f SSHCertFilter) ([]ListedSSHCe
 	}
 	return out, nil
 }
+
+// LiveSSHCert is a certificate that sshd would take now.
+type LiveSSHCert struct {
+	NodeID, TenantID, IssuedBy string
+	Serial                     uint64
+	// TokenRevoked says that the service token that it was issued to was revoked.
+	TokenRevoked bool
+}
+
+// LiveSSHCerts lists the certificates that have neither ended nor been revoked.
+func LiveSSHCerts(ctx context.Context, q Reader) ([]LiveSSHCert, error) {
+	rows, err := q.Query(ctx, `SELECT c.node_id, c.tenant_id, c.issued_by, c.serial::text, coalesce(t.revoked_at IS NOT NULL, false)
+		FROM ssh_certs c JOIN nodes n ON n.id = c.node_id AND n.deleted_at IS NULL LEFT JOIN service_tokens t ON c.issued_by = 'svc:' || t.id
+		WHERE c.valid_before > clock_timestamp() AND c.revoked_at IS NULL ORDER BY c.node_id, c.serial`)
+	if err != nil {
+		return nil, fmt.Errorf("list the live SSH certificates: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (LiveSSHCert, error) {
+		var l LiveSSHCert
+		var serial string
+		if err := row.Scan(&l.NodeID, &l.TenantID, &l.IssuedBy, &serial, &l.TokenRevoked); err != nil {
+			return l, err
+		}
+		var err error
+		l.Serial, err = strconv.ParseUint(serial, 10, 64)
+		return l, err
+	})
+	return list, wrapDoing(err, "list the live SSH certificates")
+}

@@ -23,6 +23,7 @@ import (
 // apiConfig is what compute api is told.
 type apiConfig struct {
 	stateConfig
+	ssh                       sshConfig
 	listen, issuers, policies string
 	tlsCert, tlsKey           string
 	behindProxy               bool
@@ -41,6 +42,7 @@ func newAPICmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAPI(cmd.Context(), c) },
 	}
 	c.flags(cmd)
+	c.ssh.flags(cmd)
 	f := cmd.Flags()
 	listen := os.Getenv("COMPUTE_LISTEN")
 	if listen == "" {
@@ -77,13 +79,19 @@ func runAPI(ctx context.Context, c apiConfig) error {
 	if err != nil {
 		return err
 	}
-	srv, err := api.New(api.Options{Store: st, Authz: policies, Issuers: issuers, Log: log, RequestKey: requestKey(st.BootKey), CallsPerSecond: c.callsPerSecond})
+	sshOptions, err := c.ssh.options()
+	if err != nil {
+		return err
+	}
+	srv, err := api.New(api.Options{Store: st, Authz: policies, Issuers: issuers, Log: log, RequestKey: requestKey(st.BootKey), CallsPerSecond: c.callsPerSecond,
+		SSH: sshOptions})
 	if err != nil {
 		return err
 	}
 	if c.policies != "" {
 		go reloadPolicies(ctx, policies, c.policies)
 	}
+	go srv.KeepSSH(ctx)
 	return serve(ctx, c, srv)
 }
 

@@ -25,6 +25,7 @@ func (d *devStack) env() []string {
 		"COMPUTE_GATEWAY_CA_KEY=" + d.path("keys", "ca-key.pem"),
 		"COMPUTE_NODE_CA=" + d.path("keys", "node-ca.pem"),
 		"COMPUTE_NODE_CA_KEY=" + d.path("keys", "node-ca-key.pem"),
+		"COMPUTE_SSH_CA_KEY=" + d.path("keys", "ssh-ca-key.pem"),
 		"COMPUTE_GATEWAY_URL=" + d.gatewayURL(),
 		"COMPUTE_BOOT_URL=" + httpURL(d.ports.Boot),
 		"COMPUTE_GATEWAY_LISTEN=" + loopback(d.ports.Gateway),

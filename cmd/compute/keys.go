@@ -15,7 +15,7 @@ import (
 
 func newKeysCmd() *cobra.Command {
 	cmd := &cobra.Command{Use: "keys", Short: "Make, rotate and check the keys of this installation"}
-	cmd.AddCommand(newKeysInitCmd(), newKeysRotateCmd(), newKeysCheckCmd(), newKeysRotateNodeCACmd())
+	cmd.AddCommand(newKeysInitCmd(), newKeysRotateCmd(), newKeysCheckCmd(), newKeysRotateNodeCACmd(), newKeysSSHCmd())
 	return cmd
 }
 
@@ -25,8 +25,9 @@ func newKeysInitCmd() *cobra.Command {
 		Use:   "init",
 		Short: "Make the key files that are missing",
 		Long: "Makes keyset.json (seals secrets in the database), boot.key (boot ids derive from it), ca.pem and ca-key.pem (the\n" +
-			"gateway's CA, which machines pin), node-ca.pem and node-ca-key.pem (the CA of nodes, an intermediate of the gateway's).\n" +
-			"Files that are there are left alone. All but ca.pem and node-ca.pem are secrets: keep them off the database's backups.",
+			"gateway's CA, which machines pin), node-ca.pem and node-ca-key.pem (the CA of nodes, an intermediate of the gateway's),\n" +
+			"ssh-ca-key.pem and ssh-ca.pub (the CA of break-glass SSH certificates). Files that are there are left alone. All but\n" +
+			"ca.pem, node-ca.pem and ssh-ca.pub are secrets: keep them off the database's backups.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := initKeys(dir); err != nil {
@@ -54,7 +55,10 @@ func initKeys(dir string) error {
 	if err != nil {
 		return err
 	}
-	return root.CreateNodeCA(nodeCAFiles(dir))
+	if err := root.CreateNodeCA(nodeCAFiles(dir)); err != nil {
+		return err
+	}
+	return identity.CreateSSHCA(sshCAFiles(dir))
 }
 
 // nodeCAFiles are the files of the CA of nodes in a folder of keys.
