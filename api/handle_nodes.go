@@ -24,6 +24,8 @@ func registerNodes(r *Registry) {
 	Handle(r, "nodes", "label", nodesLabel, labelsInput)
 	Handle(r, "nodes", "taint", nodesTaint, taintsInput)
 	Handle(r, "nodes", "adopt", nodesAdopt)
+	Handle(r, "nodes", "revokeIdentity", nodesRevokeIdentity)
+	Handle(r, "nodes", "delete", nodesDelete)
 }
 
 // nodeView is a node as the calling tenant sees it.

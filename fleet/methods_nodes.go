@@ -48,6 +48,18 @@ type NodeChangeIn struct {
 	ReasonIn
 }
 
+// RevokedIdentityOut is a node whose identity was revoked.
+type RevokedIdentityOut struct {
+	Node Node `json:"node"`
+	// RevokedCertificates is how many certificates were live.
+	RevokedCertificates int `json:"revokedCertificates"`
+}
+
+// DeletedOut says whether this call deleted the node; false is a repeat.
+type DeletedOut struct {
+	Deleted bool `json:"deleted"`
+}
+
 // NodesLabelIn is the input of nodes/label.
 type NodesLabelIn struct {
 	NodeIn
@@ -97,4 +109,12 @@ var nodesMethods = []Method{
 		Summary: "Run the acceptance checks of an adopted host again.",
 		Doc: "The node is adopting, and out of placement, until its agent has run the checks and all of them passed; live allocations stay.\n" +
 			"A run that is live is superseded. Each check is a condition of the node; a run that does not pass leaves it adopting."},
+	{Group: "nodes", Name: "revokeIdentity", Kind: KindMutation, Permission: PermNodesRevokeIdentity, Resource: OnNode,
+		Module: "server", Phase: "v0.1", In: NodeChangeIn{}, Out: RevokedIdentityOut{}, Errors: []Code{CodeNotFound, CodeConflict},
+		Summary: "Revoke every live certificate of a node; its machine comes back only by joining again.",
+		Doc:     "The identity generation rises with each call, so that no certificate of an old one can renew. Sessions end within seconds on every gateway."},
+	{Group: "nodes", Name: "delete", Kind: KindMutation, Permission: PermNodesDelete, Resource: OnNode, Verb: VerbDelete,
+		Module: "server", Phase: "v0.2", In: NodeChangeIn{}, Out: DeletedOut{}, Errors: []Code{CodeNotFound, CodeConflict, CodeInvalidState},
+		Summary: "Delete a node that is retired, adopting or enrolling, or adopted and cordoned, and that nothing holds.",
+		Doc:     "Its machine can join or be enrolled again as a new node. What is live of it ends. A repeat answers deleted: false to those who saw the node and may delete it."},
 }

@@ -27,13 +27,15 @@ func (s *Store) LoadBMCSession(ctx context.Context, nodeID string) (uri, token s
 }
 
 // KeepBMCSession keeps a session for the next holder, unless one is kept
-// already: two may log in at once, and the second logs out again.
+// already: two may log in at once, and the second logs out again. Of a node
+// without a BMC (deleted meanwhile) none is kept.
 func (s *Store) KeepBMCSession(ctx context.Context, nodeID, uri, token string) (kept bool, err error) {
 	sealed, err := s.Seal.Seal([]byte(token), bmcSession(nodeID))
 	if err != nil {
 		return false, err
 	}
-	tag, err := s.pool.Exec(ctx, `INSERT INTO bmc_sessions (node_id, uri, token) VALUES ($1, $2, $3) ON CONFLICT (node_id) DO NOTHING`, nodeID, uri, sealed)
+	tag, err := s.pool.Exec(ctx, `INSERT INTO bmc_sessions (node_id, uri, token)
+		SELECT node_id, $2, $3 FROM bmcs WHERE node_id = $1 ON CONFLICT (node_id) DO NOTHING`, nodeID, uri, sealed)
 	if err != nil {
 		return false, fmt.Errorf("keep the BMC session of node %s: %w", nodeID, err)
 	}
