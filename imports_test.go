@@ -35,7 +35,7 @@ var mayImport = map[string][]string{
 // helpers are packages for tests; what they import does not count as an import
 // of the folder that they lie in.
 var helpers = map[string][]string{
-	"store/storetest":      {"store", "localstack"},
+	"store/storetest":      {"fleet", "store", "localstack"},
 	"bmc/bmctest":          {"bmc", "fleet", "sim"},
 	"bmc/ipmi/ipmisim":     {},
 	"bmc/redfish/recorded": {},

@@ -16,6 +16,10 @@ func registerPools(r *Registry) {
 	Handle(r, "pools", "list", poolsList, paged(poolsPage))
 	Handle(r, "pools", "addNode", poolsAddNode)
 	Handle(r, "pools", "removeNode", poolsRemoveNode)
+	Handle(r, "pools", "update", poolsUpdate, poolsUpdateInput)
+	Handle(r, "pools", "archive", poolsArchive)
+	Handle(r, "pools", "offer", poolsOffer, func(in fleet.PoolsOfferIn) error { return offerInput(in.PoolOfferIn) })
+	Handle(r, "pools", "unoffer", poolsUnoffer, offerInput)
 }
 
 func poolsCreate(ctx context.Context, c *Call, in fleet.PoolsCreateIn) (fleet.PoolOut, error) {

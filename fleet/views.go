@@ -205,10 +205,11 @@ type GPUCount struct {
 
 // Quota bounds what a tenant may hold in a pool.
 type Quota struct {
-	GPUs int `json:"gpus" validate:"min=0,max=1000000" doc:"GPUs the tenant may hold at once."`
+	GPUs int `json:"gpus" validate:"required,min=0,max=1000000" doc:"GPUs the tenant may hold at once, its reservations over their time among them."`
 }
 
-// Offer is a pool offered to a tenant.
+// Offer is a pool offered to a tenant. Used are the GPUs that it holds without a
+// reservation, and those of its reservations whose time it is.
 type Offer struct {
 	TenantID string `json:"tenantId"`
 	Quota    Quota  `json:"quota"`

@@ -22,16 +22,24 @@ type poolRow struct {
 	Offers                               []fleet.Offer
 }
 
+// placeable is the condition under which a node n with session s takes new
+// allocations: it runs somebody's system, is connected, and nothing keeps work
+// off it.
+const placeable = `n.deleted_at IS NULL AND n.provision_state IN ('adopted', 'deployed') AND NOT n.cordoned AND n.no_schedule_reasons = '{}'
+	AND s.disconnected_at IS NULL`
+
+// inForce is the condition under which a reservation r holds its GPUs now.
+const inForce = `r.state = 'open' AND r.starts_at <= now() AND r.ends_at > now()`
+
 // poolColumns are poolRow's. Free are the present devices of placeable nodes
-// that no live allocation holds.
+// that nobody holds.
 const poolColumns = `p.id, p.tenant_id, p.site_id, p.name, p.gpu_model, p.gpus_per_node, p.sharing_mode, p.policy, p.state, p.version, p.created_at, p.updated_at,
 	(SELECT count(*) FROM nodes n JOIN devices d ON d.node_id = n.id WHERE n.pool_id = p.id AND n.deleted_at IS NULL AND d.present),
-	(SELECT count(*) FROM nodes n JOIN sessions s ON s.node_id = n.id AND s.disconnected_at IS NULL JOIN devices d ON d.node_id = n.id
-		WHERE n.pool_id = p.id AND n.deleted_at IS NULL AND d.present AND n.provision_state IN ('adopted', 'deployed')
-		AND NOT n.cordoned AND n.no_schedule_reasons = '{}'
-		AND NOT EXISTS (SELECT 1 FROM allocation_devices ad WHERE ad.device_id = d.id AND ad.live)),
+	(SELECT count(*) FROM nodes n JOIN sessions s ON s.node_id = n.id JOIN devices d ON d.node_id = n.id AND d.present AND d.allocation_id IS NULL
+		WHERE n.pool_id = p.id AND ` + placeable + `),
 	coalesce((SELECT jsonb_agg(jsonb_build_object('tenantId', f.tenant_id, 'quota', jsonb_build_object('gpus', f.quota_gpus),
-			'used', (SELECT coalesce(sum(a.gpus), 0) FROM allocations a WHERE a.pool_id = p.id AND a.tenant_id = f.tenant_id AND a.state = 'active')) ORDER BY f.tenant_id)
+			'used', (SELECT coalesce(sum(q.used), 0) FROM quota_slots q WHERE q.pool_id = p.id AND q.tenant_id = f.tenant_id)
+				+ (SELECT coalesce(sum(r.gpus), 0) FROM reservations r WHERE r.pool_id = p.id AND r.tenant_id = f.tenant_id AND ` + inForce + `)) ORDER BY f.tenant_id)
 		FROM pool_offers f WHERE f.pool_id = p.id), '[]')`
 
 // view is the pool as a tenant sees it: the owner all offers, another only its
@@ -125,6 +133,78 @@ func ListPools(ctx context.Context, q Reader, f PoolFilter) ([]fleet.Pool, error
 	return out, nil
 }
 
+// PoolChange is what pools/update stores; gpusPerNode 0 is any number.
+type PoolChange struct {
+	Name, GPUModel string
+	GPUsPerNode    int
+	Policy         fleet.PoolPolicy
+}
+
+// UpdatePool stores what changed of a pool and raises its version. A name taken
+// in the tenant is CONFLICT.
+func UpdatePool(ctx context.Context, tx pgx.Tx, poolID string, c PoolChange) error {
+	_, err := tx.Exec(ctx, `UPDATE pools SET name = $2, gpu_model = $3, gpus_per_node = NULLIF($4, 0), policy = $5, version = version + 1, updated_at = now() WHERE id = $1`,
+		poolID, c.Name, c.GPUModel, c.GPUsPerNode, c.Policy)
+	return wrapDoing(err, "update pool "+poolID)
+}
+
+// ArchivePool closes a pool; its name is free again.
+func ArchivePool(ctx context.Context, tx pgx.Tx, poolID string) error {
+	_, err := tx.Exec(ctx, `UPDATE pools SET state = 'archived', version = version + 1, updated_at = now() WHERE id = $1`, poolID)
+	return wrapDoing(err, "archive pool "+poolID)
+}
+
+// touchPool raises a pool's version after a change beside its row.
+func touchPool(ctx context.Context, tx pgx.Tx, poolID string) error {
+	_, err := tx.Exec(ctx, `UPDATE pools SET version = version + 1, updated_at = now() WHERE id = $1`, poolID)
+	return wrapDoing(err, "raise the version of pool "+poolID)
+}
+
+// PoolAudience returns the tenants that see a pool now.
+func PoolAudience(ctx context.Context, q Reader, poolID string) ([]string, error) {
+	rows, err := q.Query(ctx, `SELECT tenant_id FROM pool_visibility WHERE pool_id = $1 ORDER BY tenant_id`, poolID)
+	if err != nil {
+		return nil, fmt.Errorf("read who sees pool %s: %w", poolID, err)
+	}
+	tenants, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return tenants, wrapDoing(err, "read who sees pool "+poolID)
+}
+
+// PoolHolds is what keeps a pool from being archived, or a tenant from being
+// sent away: up to ten ids of each kind.
+type PoolHolds struct{ Nodes, Reservations, Allocations []string }
+
+// LoadPoolHolds reads what a pool holds, or with a tenant what that tenant holds
+// of it (no nodes then).
+func LoadPoolHolds(ctx context.Context, q Reader, poolID, tenantID string) (PoolHolds, error) {
+	var h PoolHolds
+	err := q.QueryRow(ctx, `SELECT
+		ARRAY(SELECT id FROM nodes WHERE pool_id = $1 AND $2 = '' AND deleted_at IS NULL ORDER BY id LIMIT 10),
+		ARRAY(SELECT id FROM reservations WHERE pool_id = $1 AND state = 'open' AND ends_at > now() AND ($2 = '' OR tenant_id = $2) ORDER BY id LIMIT 10),
+		ARRAY(SELECT id FROM allocations WHERE pool_id = $1 AND state = 'active' AND ($2 = '' OR tenant_id = $2) ORDER BY id LIMIT 10)`, poolID, tenantID).
+		Scan(&h.Nodes, &h.Reservations, &h.Allocations)
+	if err != nil {
+		return h, fmt.Errorf("read what pool %s holds: %w", poolID, err)
+	}
+	return h, nil
+}
+
+// PoolInventories returns the recorded inventories of a pool's nodes by node.
+func PoolInventories(ctx context.Context, q Reader, poolID string) (map[string]fleet.Inventory, error) {
+	rows, err := q.Query(ctx, `SELECT n.id, i.doc FROM nodes n JOIN inventories i ON i.node_id = n.id WHERE n.pool_id = $1 AND n.deleted_at IS NULL`, poolID)
+	if err != nil {
+		return nil, fmt.Errorf("read the inventories of pool %s: %w", poolID, err)
+	}
+	out := map[string]fleet.Inventory{}
+	var id string
+	var inv fleet.Inventory
+	_, err = pgx.ForEachRow(rows, []any{&id, &inv}, func() error {
+		out[id], inv = inv, fleet.Inventory{}
+		return nil
+	})
+	return out, wrapDoing(err, "read the inventories of pool "+poolID)
+}
+
 // LockPool takes the pool's advisory lock until the transaction ends, which
 // comes before the lock of any node's row. Shared holders exclude exclusive
 // ones only.
@@ -135,6 +215,17 @@ func LockPool(ctx context.Context, tx pgx.Tx, poolID string, exclusive bool) err
 	}
 	if _, err := tx.Exec(ctx, sql, poolID); err != nil {
 		return fmt.Errorf("lock pool %s: %w", poolID, err)
+	}
+	return nil
+}
+
+// LockPoolRow locks a pool's row, which is the aggregate that the events of its
+// owner's changes are ordered by.
+func LockPoolRow(ctx context.Context, tx pgx.Tx, poolID string) error {
+	var one int
+	err := tx.QueryRow(ctx, `SELECT 1 FROM pools WHERE id = $1 FOR NO KEY UPDATE`, poolID).Scan(&one)
+	if err != nil {
+		return noRows(err, "pool", "lock the row of pool "+poolID)
 	}
 	return nil
 }

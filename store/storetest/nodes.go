@@ -1,0 +1,60 @@
+package storetest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+)
+
+// Machine is a node that Deployed makes.
+type Machine struct {
+	TenantID, SiteID, PoolID string
+	// GPUs is how many it has, all of Model ("H100 SXM5" when empty).
+	GPUs   int
+	Model  string
+	Labels map[string]string
+}
+
+// Deployed makes a deployed node with an inventory, its devices and a session:
+// one that placement takes when it is in a pool.
+func Deployed(t testing.TB, s *store.Store, m Machine) (nodeID string) {
+	t.Helper()
+	nodeID = store.NewID(fleet.KindNode)
+	if m.Model == "" {
+		m.Model = "H100 SXM5"
+	}
+	if m.Labels == nil {
+		m.Labels = map[string]string{}
+	}
+	inv := fleet.Inventory{}
+	batch := &pgx.Batch{}
+	batch.Queue(`INSERT INTO nodes (id, tenant_id, site_id, pool_id, provision_state, labels) VALUES ($1, $2, $3, NULLIF($4, ''), 'deployed', $5)`,
+		nodeID, m.TenantID, m.SiteID, m.PoolID, m.Labels)
+	batch.Queue(`INSERT INTO node_visibility (tenant_id, node_id) VALUES ($1, $2)`, m.TenantID, nodeID)
+	for range m.GPUs {
+		id := store.NewID(fleet.KindDevice)
+		batch.Queue(`INSERT INTO devices (id, node_id, model, serial) VALUES ($1, $2, $3, $1)`, id, nodeID, m.Model)
+		inv.GPUs = append(inv.GPUs, fleet.Device{Model: m.Model, Serial: id})
+	}
+	batch.Queue(`INSERT INTO inventories (node_id, doc, inspected_at) VALUES ($1, $2, now())`, nodeID, inv)
+	batch.Queue(`INSERT INTO certificates (serial, node_id, generation, not_after, key_hash) VALUES ($1, $1, 0, now() + interval '1 day', '\x00')`, nodeID)
+	if err := s.Pool().SendBatch(context.Background(), batch).Close(); err != nil {
+		t.Fatalf("make a node: %v", err)
+	}
+	Connect(t, s, nodeID)
+	return nodeID
+}
+
+// Connect opens a session of a node that Deployed made.
+func Connect(t testing.TB, s *store.Store, nodeID string) (epoch int64) {
+	t.Helper()
+	epoch, err := s.OpenSession(context.Background(), "gw-1", store.ShownCert{NodeID: nodeID, Serial: nodeID, KeyHash: []byte{0}})
+	if err != nil {
+		t.Fatalf("connect node %s: %v", nodeID, err)
+	}
+	return epoch
+}
