@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/bettercompute/compute/api"
 	"github.com/bettercompute/compute/authz"
 	"github.com/bettercompute/compute/devidp"
@@ -39,11 +41,16 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
+	return newRigOn(t, storetest.New(t))
+}
+
+func newRigOn(t *testing.T, pool *pgxpool.Pool) *rig {
+	t.Helper()
 	keys, err := seal.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := store.New(storetest.New(t), store.Options{Seal: keys, BootKey: []byte("boot key of a test, 32 bytes long")})
+	st := store.New(pool, store.Options{Seal: keys, BootKey: []byte("boot key of a test, 32 bytes long")})
 	r := &rig{t: t, store: st, log: &bytes.Buffer{}}
 	r.logger = slog.New(slog.NewJSONHandler(r.log, nil))
 	idp := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { r.issuer.Handler().ServeHTTP(w, q) }))
