@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -66,7 +67,9 @@ func (s *Server) stream(g *gin.Context) {
 		if sent > 0 {
 			quiet = time.Now()
 		} else if time.Since(quiet) > streamKeepalive {
-			fmt.Fprint(g.Writer, ": alive\n\n")
+			// The id moves on although nothing is told, so that who comes back reads on
+			// from here.
+			fmt.Fprintf(g.Writer, ": alive\nid: %s\n\n", eventCursor(f))
 			g.Writer.Flush()
 			quiet = time.Now()
 		}
@@ -104,6 +107,10 @@ const gapDetail = "events between your cursor and this one were removed after 90
 func (s *Server) EndStreams() { s.endStreams() }
 
 func (s *Server) sendEvents(ctx context.Context, g *gin.Context, c *Call, f *store.StreamFilter) (int, error) {
+	end, err := store.EventsEnd(ctx, s.store.Pool())
+	if err != nil {
+		return 0, err
+	}
 	list, err := store.TenantEvents(ctx, s.store.Pool(), *f)
 	if err != nil {
 		return 0, err
@@ -125,6 +132,11 @@ func (s *Server) sendEvents(ctx context.Context, g *gin.Context, c *Call, f *sto
 	}
 	if len(list) > 0 {
 		g.Writer.Flush()
+	}
+	// All up to the end that was read before is told: a tenant of few events does
+	// not read those of the others again each time.
+	if len(list) < streamPage && end > f.Tx {
+		f.Tx, f.Seq = end, math.MaxInt64
 	}
 	return len(list), nil
 }
@@ -177,6 +189,10 @@ func (s *Server) streamPermitted(ctx context.Context, c *Call) error {
 		return c.refuse(ctx, "", false, err)
 	}
 	return nil
+}
+
+func eventCursor(f store.StreamFilter) string {
+	return strconv.FormatUint(f.Tx, 10) + ":" + strconv.FormatUint(f.Seq, 10)
 }
 
 // splitCursor reads an event's cursor; one beyond 64 bits is INVALID_INPUT.
