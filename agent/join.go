@@ -47,7 +47,7 @@ func Join(ctx context.Context, cfg JoinConfig, host Identified) (Identity, error
 	if cfg.RetryPause == 0 {
 		cfg.RetryPause = time.Second
 	}
-	key, err := cfg.State.key()
+	key, err := cfg.State.makeKey()
 	if err != nil {
 		return Identity{}, err
 	}
@@ -76,19 +76,22 @@ func Join(ctx context.Context, cfg JoinConfig, host Identified) (Identity, error
 	if err != nil {
 		return Identity{}, fmt.Errorf("join: %w", err)
 	}
-	id := Identity{GatewayURL: cfg.GatewayURL, CAFingerprint: cfg.CAFingerprint, NodeID: out.NodeID, Generation: out.Generation}
+	id := Identity{GatewayURL: cfg.GatewayURL, CAFingerprint: cfg.CAFingerprint, NodeID: out.NodeID, Generation: out.Generation, JoinedAt: time.Now()}
 	// The certificate first: an identity without one would be taken for joined.
 	if err := cfg.State.write([]byte(out.Certificate), fileCert); err != nil {
 		return Identity{}, err
 	}
-	return id, cfg.State.writeJSON(id, fileIdentity)
+	if err := cfg.State.writeJSON(id, fileIdentity); err != nil {
+		return Identity{}, err
+	}
+	return id, cfg.State.remove(fileJoin, fileLeaving)
 }
 
 // Leave ends the session and removes key, certificate and what the agent set up
 // from the host. The node stays in the control plane. It leaves also when the
 // control plane cannot be reached.
 func Leave(ctx context.Context, state State, host Member, log *slog.Logger) error {
-	id, err := state.Identity()
+	id, err := state.leaving()
 	if err != nil {
 		return err
 	}
@@ -102,10 +105,12 @@ func Leave(ctx context.Context, state State, host Member, log *slog.Logger) erro
 			log.Warn("the session could not be ended", "error", err)
 		}
 	}
-	if err := host.RemoveSpec(ctx); err != nil {
-		return fmt.Errorf("remove what the agent set up: %w", err)
-	}
-	return state.forget()
+	return state.alone(func() error {
+		if err := host.RemoveSpec(ctx); err != nil {
+			return fmt.Errorf("remove what the agent set up: %w", err)
+		}
+		return state.forget()
+	})
 }
 
 // notHere says whether an answer means that the session is not at the gateway.

@@ -62,6 +62,35 @@ func (c ServeConfig) withDefaults() ServeConfig {
 // certificate any more: it has to join again.
 var ErrRevoked = errors.New("the control plane does not take this machine's certificate; it has to join again")
 
+// errRejoined says that the machine joined anew while the agent ran.
+var errRejoined = errors.New("this machine has joined anew")
+
+// Status is what the running agent last said of its session.
+type Status struct {
+	// InSession says that the session was opened, Epoch which one.
+	InSession bool      `json:"inSession"`
+	Epoch     int64     `json:"epoch,omitempty"`
+	At        time.Time `json:"at"`
+	// Error is why there is no session.
+	Error string `json:"error,omitempty"`
+}
+
+// told writes what the running agent says of its session; that it cannot is no
+// reason to serve no session.
+func (m *membership) told(s Status) {
+	s.At = time.Now()
+	if err := m.cfg.State.writeJSON(s, fileStatus); err != nil {
+		m.cfg.Log.Warn("the status could not be written", "error", err)
+	}
+}
+
+func sessionFault(err error) string {
+	if err == nil {
+		return "a new session is opened"
+	}
+	return err.Error()
+}
+
 // membership is a joined machine while its agent runs.
 type membership struct {
 	cfg    ServeConfig
@@ -93,7 +122,13 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 		cfg.Log.Warn("the last good NodeSpec could not be brought about", "error", err)
 	}
 	for refused := 0; ; {
+		if now, err := cfg.State.Identity(); err != nil {
+			return errors.Join(err, cfg.State.remove(fileStatus))
+		} else if !now.JoinedAt.Equal(id.JoinedAt) {
+			return errRejoined
+		}
 		err := m.session(ctx)
+		m.told(Status{Error: sessionFault(err)})
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -155,8 +190,10 @@ func (m *membership) restore(ctx context.Context) error {
 		return err
 	}
 	m.tried = spec.Version
-	_, err = m.cfg.Host.ApplySpec(ctx, *spec)
-	return err
+	return m.cfg.State.alone(func() error {
+		_, err := m.cfg.Host.ApplySpec(ctx, *spec)
+		return err
+	})
 }
 
 // renew gets the next certificate of the same key.
@@ -196,6 +233,7 @@ func (m *membership) open(ctx context.Context) error {
 	}
 	m.client.header.Set(epochHeader, strconv.FormatInt(out.Epoch, 10))
 	m.cfg.Log.Info("session opened", "node", m.id.NodeID, "epoch", out.Epoch)
+	m.told(Status{InSession: true, Epoch: out.Epoch})
 	return nil
 }
 
@@ -243,9 +281,18 @@ func (m *membership) step(ctx context.Context) error {
 // leaves the last good one in place.
 func (m *membership) apply(ctx context.Context, spec fleet.NodeSpec) error {
 	report := map[string]any{"version": spec.Version, "applied": spec.Version}
-	conflict, err := m.cfg.Host.ApplySpec(ctx, spec)
-	if err == nil {
-		err = m.cfg.State.writeJSON(spec, fileSpec)
+	conflict := ""
+	err := m.cfg.State.alone(func() (err error) {
+		if _, err := m.cfg.State.Identity(); err != nil {
+			return err // it has left meanwhile
+		}
+		if conflict, err = m.cfg.Host.ApplySpec(ctx, spec); err != nil {
+			return err
+		}
+		return m.cfg.State.writeJSON(spec, fileSpec)
+	})
+	if errors.Is(err, ErrNotJoined) {
+		return err
 	}
 	if conflict != "" {
 		report["sshConflict"] = conflict

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/bettercompute/compute/fleet"
@@ -27,16 +28,21 @@ const (
 	fileKey      = "key.pem"
 	fileCert     = "cert.pem"
 	fileIdentity = "identity.json"
+	fileLeaving  = "leaving.json" // the identity of a machine that is leaving
 	fileSpec     = "spec.json"
+	fileStatus   = "status.json"
+	fileJoin     = "join.json" // a JoinFile
+	fileLock     = "lock"
 	dirCommands  = "commands"
 )
 
 // Identity is where a machine joined and as what.
 type Identity struct {
-	GatewayURL    string `json:"gatewayUrl"`
-	CAFingerprint string `json:"caFingerprint"`
-	NodeID        string `json:"nodeId"`
-	Generation    int64  `json:"generation"`
+	GatewayURL    string    `json:"gatewayUrl"`
+	CAFingerprint string    `json:"caFingerprint"`
+	NodeID        string    `json:"nodeId"`
+	Generation    int64     `json:"generation"`
+	JoinedAt      time.Time `json:"joinedAt"`
 }
 
 // ErrNotJoined says that the machine has not joined, or has left.
@@ -96,26 +102,32 @@ func (s State) Identity() (Identity, error) {
 	return id, err
 }
 
-// key reads the machine's key, and makes it when there is none.
+// key reads the machine's key.
 func (s State) key() (crypto.Signer, error) {
 	b, err := os.ReadFile(s.path(fileKey))
-	if err == nil {
-		block, _ := pem.Decode(b)
-		if block == nil {
-			return nil, fmt.Errorf("%s holds no key", s.path(fileKey))
-		}
-		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("%s holds no PKCS#8 key", s.path(fileKey))
-		}
-		key, ok := parsed.(*ecdsa.PrivateKey)
-		if !ok {
-			return nil, fmt.Errorf("%s holds no ECDSA key", s.path(fileKey))
-		}
-		return key, nil
-	}
-	if !errors.Is(err, os.ErrNotExist) {
+	if err != nil {
 		return nil, fmt.Errorf("read the machine's key: %w", err)
+	}
+	block, _ := pem.Decode(b)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no key", s.path(fileKey))
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s holds no PKCS#8 key", s.path(fileKey))
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("%s holds no ECDSA key", s.path(fileKey))
+	}
+	return key, nil
+}
+
+// makeKey reads the machine's key, and makes it when there is none.
+func (s State) makeKey() (crypto.Signer, error) {
+	have, err := s.key()
+	if err == nil || !errors.Is(err, os.ErrNotExist) {
+		return have, err
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -205,13 +217,76 @@ func (s State) forgetCommands(before time.Time) {
 	}
 }
 
-// forget removes the identity from the host.
-func (s State) forget() error {
+// leaving is the identity that the machine gives up, and from here on has not: a
+// running agent opens no session any more. A leave that was interrupted finds
+// it again.
+func (s State) leaving() (Identity, error) {
+	var id Identity
+	err := os.Rename(s.path(fileIdentity), s.path(fileLeaving))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return id, fmt.Errorf("begin to leave: %w", err)
+	}
+	err = s.readJSON(&id, fileLeaving)
+	if errors.Is(err, os.ErrNotExist) {
+		return id, ErrNotJoined
+	}
+	return id, err
+}
+
+// ErrRunning says that another agent serves the machine.
+var ErrRunning = errors.New("an agent is running on this machine already")
+
+// Lock makes this process the machine's one running agent until release.
+func (s State) Lock() (release func(), err error) {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the agent's folder: %w", err)
+	}
+	f, err := os.OpenFile(s.path(fileLock), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the agent's lock: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, ErrRunning
+	}
+	return func() { f.Close() }, nil
+}
+
+// alone does something that no other process may do to the host at the same
+// time.
+func (s State) alone(fn func() error) error {
+	dir, err := os.Open(s.Dir)
+	if err != nil {
+		return fmt.Errorf("open the agent's folder: %w", err)
+	}
+	defer dir.Close()
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock the agent's folder: %w", err)
+	}
+	return fn()
+}
+
+// remove removes files that may not be there.
+func (s State) remove(names ...string) error {
 	var errs []error
-	for _, f := range []string{fileIdentity, fileCert, fileKey, fileSpec} {
+	for _, f := range names {
 		if err := os.Remove(s.path(f)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("remove the agent's state: %w", err))
 		}
 	}
-	return errors.Join(append(errs, os.RemoveAll(s.path(dirCommands)))...)
+	return errors.Join(errs...)
+}
+
+// forget removes the identity from the host, last what says that it is leaving.
+func (s State) forget() error {
+	err := errors.Join(s.remove(fileIdentity, fileCert, fileKey, fileSpec, fileStatus, fileJoin), os.RemoveAll(s.path(dirCommands)))
+	if err != nil {
+		return err
+	}
+	if release, err := s.Lock(); err == nil {
+		defer release()
+		err = s.remove(fileLock)
+		return errors.Join(err, s.remove(fileLeaving))
+	}
+	return s.remove(fileLeaving) // the running agent keeps its lock
 }

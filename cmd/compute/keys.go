@@ -15,7 +15,7 @@ import (
 
 func newKeysCmd() *cobra.Command {
 	cmd := &cobra.Command{Use: "keys", Short: "Make, rotate and check the keys of this installation"}
-	cmd.AddCommand(newKeysInitCmd(), newKeysRotateCmd(), newKeysCheckCmd(), newKeysRotateNodeCACmd(), newKeysSSHCmd())
+	cmd.AddCommand(newKeysInitCmd(), newKeysRotateCmd(), newKeysCheckCmd(), newKeysRotateNodeCACmd(), newKeysSSHCmd(), newKeysFingerprintCmd())
 	return cmd
 }
 
@@ -86,6 +86,25 @@ func newKeysRotateNodeCACmd() *cobra.Command {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "the new CA of nodes is in", cert)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "keys", "folder of the key files")
+	return cmd
+}
+
+func newKeysFingerprintCmd() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "fingerprint",
+		Short: "Print the fingerprint of the gateway's CA, which joining machines are told",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ca, err := identity.LoadCert(filepath.Join(dir, "ca.pem"))
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), identity.Fingerprint(ca))
 			return nil
 		},
 	}

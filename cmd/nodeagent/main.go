@@ -23,7 +23,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{Use: "nodeagent", Short: "The control plane's agent on a machine", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(bootCmd(), inventoryCmd())
+	root.AddCommand(bootCmd(), inventoryCmd(), joinCmd(), runCmd(), statusCmd(), leaveCmd(), unitCmd())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "nodeagent:", err)
 		stop()

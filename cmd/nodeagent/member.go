@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bettercompute/compute/agent"
+	"github.com/bettercompute/compute/agent/linux"
+)
+
+// stateDir is where a joined machine keeps its identity.
+const stateDir = "/var/lib/nodeagent"
+
+// host is the machine that the program runs on, as a member.
+func host() *linux.Host { return &linux.Host{Root: "/"} }
+
+func newLog() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }
+
+func stateFlag(cmd *cobra.Command, s *agent.State) {
+	cmd.Flags().StringVar(&s.Dir, "state", stateDir, "folder of the machine's identity")
+}
+
+func joinCmd() *cobra.Command {
+	cfg := agent.JoinConfig{Log: newLog()}
+	var tokenFile string
+	var within time.Duration
+	cmd := &cobra.Command{
+		Use:   "join",
+		Short: "Make this machine a node",
+		Long: "Makes a key on this machine, which never leaves it, and joins with a token of joinTokens/create. The gateway's CA is\n" +
+			"trusted by its fingerprint alone. Asked again after an answer that was lost, it is the same join. After a revocation it\n" +
+			"joins again as the same node; a running nodeagent takes the new identity up by itself.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			token, err := readToken(tokenFile, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			cfg.Token = token
+			ctx, cancel := context.WithTimeout(cmd.Context(), within)
+			defer cancel()
+			id, err := agent.Join(ctx, cfg, host())
+			if errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("not joined within %s: %s is not reached, or does not answer as the gateway of that fingerprint", within, cfg.GatewayURL)
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "joined as %s, generation %d; nodeagent run keeps its session (nodeagent unit prints a systemd unit for it)\n", id.NodeID, id.Generation)
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.GatewayURL, "gateway", "", "URL of the gateway's TLS listener")
+	f.StringVar(&cfg.CAFingerprint, "ca-fingerprint", "", "fingerprint of the gateway's CA: sha256:<hex> (compute keys fingerprint)")
+	f.StringVar(&tokenFile, "token-file", "", "file of the token's secret; - is the standard input")
+	f.DurationVar(&within, "within", 10*time.Minute, "how long to try while the gateway does not answer")
+	for _, name := range []string{"gateway", "ca-fingerprint", "token-file"} {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			panic(err) // the flag is defined above
+		}
+	}
+	stateFlag(cmd, &cfg.State)
+	return cmd
+}
+
+// readToken reads the secret from a file, so that no process list shows it.
+func readToken(file string, stdin io.Reader) (string, error) {
+	var b []byte
+	var err error
+	if file == "-" {
+		b, err = io.ReadAll(io.LimitReader(stdin, 4096))
+	} else {
+		b, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" {
+		return "", fmt.Errorf("the token file %s is empty", file)
+	}
+	return token, nil
+}
+
+func runCmd() *cobra.Command {
+	var state agent.State
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Keep this machine's session with the control plane",
+		Long: "Keeps the session of a machine that joined, runs the control plane's commands and brings its NodeSpec about. A machine\n" +
+			"that has not joined, has left or was revoked is waited for; one whose folder holds a join.json joins by it. While the\n" +
+			"control plane is away, what it last asked for stays.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			release, err := state.Lock()
+			if err != nil {
+				return err
+			}
+			defer release()
+			err = agent.Keep(cmd.Context(), agent.ServeConfig{State: state, Host: host(), Log: newLog()})
+			if cmd.Context().Err() != nil {
+				return nil
+			}
+			return err
+		},
+	}
+	stateFlag(cmd, &state)
+	return cmd
+}
+
+func leaveCmd() *cobra.Command {
+	var state agent.State
+	cmd := &cobra.Command{
+		Use:   "leave",
+		Short: "End the session and remove the identity from this machine",
+		Long: "Ends the session and removes key, certificate and what the agent set up for sshd. The node stays in the control plane:\n" +
+			"to let this machine join again as a new node, delete it there (nodes/delete).",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := agent.Leave(cmd.Context(), state, host(), newLog()); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "left: no key, certificate or sshd configuration of the control plane is on this machine; the node is still in the control plane")
+			return nil
+		},
+	}
+	stateFlag(cmd, &state)
+	return cmd
+}
+
+// statusOut is what status prints.
+type statusOut struct {
+	agent.Identity
+	CertificateEnds time.Time    `json:"certificateEnds"`
+	Running         bool         `json:"running"`
+	Session         agent.Status `json:"session"`
+}
+
+func statusCmd() *cobra.Command {
+	var state agent.State
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show who this machine joined as and how its session is",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			out := statusOut{}
+			var err error
+			if out.Identity, err = state.Identity(); err != nil {
+				return err
+			}
+			if out.Session, out.CertificateEnds, err = state.Status(); err != nil {
+				return err
+			}
+			switch release, err := state.Lock(); {
+			case errors.Is(err, agent.ErrRunning):
+				out.Running = true
+			case err != nil:
+				return err
+			default:
+				release()
+				out.Session = agent.Status{} // what was said last is not so any more
+			}
+			return printStatus(cmd.OutOrStdout(), out, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	stateFlag(cmd, &state)
+	return cmd
+}
+
+func printStatus(w io.Writer, s statusOut, asJSON bool) error {
+	if asJSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(s)
+	}
+	session := "none: nodeagent run is not running"
+	switch {
+	case s.Session.InSession:
+		session = fmt.Sprintf("open since %s, epoch %d", s.Session.At.Format(time.RFC3339), s.Session.Epoch)
+	case s.Running:
+		session = "none: " + s.Session.Error
+	}
+	_, err := fmt.Fprintf(w, "node          %s\ngeneration    %d\ngateway       %s\njoined        %s\ncertificate   until %s\nsession       %s\n",
+		s.NodeID, s.Generation, s.GatewayURL, s.JoinedAt.Format(time.RFC3339), s.CertificateEnds.Format(time.RFC3339), session)
+	return err
+}
+
+// unit is the systemd unit of nodeagent run.
+//
+//go:embed nodeagent.service
+var unit string
+
+func unitCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "unit",
+		Short: "Print a systemd unit for nodeagent run",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := io.WriteString(cmd.OutOrStdout(), unit)
+			return err
+		},
+	}
+}
