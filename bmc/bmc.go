@@ -196,6 +196,11 @@ type Options struct {
 	// BeforeChange is asked immediately before each changing request (the
 	// lease check); its error stops the request.
 	BeforeChange func(ctx context.Context) error
+	// NotBefore is the earliest time of the next request, as the BMC asked of
+	// whoever talked to it last; nil and the zero time are no wait. Hinted is told
+	// when the BMC asks to be left alone until a time.
+	NotBefore func() time.Time
+	Hinted    func(until time.Time)
 	// Session is the BMC session to take over and keep; nil logs in and out.
 	Session SessionStore
 	// Observe receives each exchange, without secrets, for evidence.
@@ -206,9 +211,10 @@ type Options struct {
 
 // SessionStore keeps one BMC session between holders of the lease.
 type SessionStore interface {
-	// Load returns the kept session's URI and token, or empty strings.
+	// Load returns the kept session's URI and token, or empty strings for the
+	// caller to log in. It waits while another holder logs in.
 	Load(ctx context.Context) (uri, token string, err error)
-	// Save keeps a session; empty strings forget it.
+	// Save keeps a session; empty strings forget it, or say that none is made.
 	Save(ctx context.Context, uri, token string) error
 	// Keep says whether Close leaves the session open for the next holder.
 	Keep() bool

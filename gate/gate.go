@@ -42,6 +42,8 @@ type Gate struct {
 	mu        sync.Mutex
 	exchanges map[string][]bmc.Exchange
 	left      map[string]bool
+	// quiet is until when BMCs asked to be left alone.
+	quiet map[string]time.Time
 }
 
 // recorded are the credentials that are recorded for the node.
@@ -73,15 +75,11 @@ func (g *Gate) open(ctx context.Context, operationID, nodeID string, change bool
 	}
 	opts := g.options(access, held, change)
 	opts.Observe = func(e bmc.Exchange) { g.observe(nodeID, e) }
+	var s *session
 	if which == recorded {
-		opts.Session = &session{gate: g, nodeID: nodeID}
+		s = &session{gate: g, nodeID: nodeID, lease: held.lease}
 	}
-	client, err := g.login(ctx, operationID, access, held, opts, which)
-	if err != nil {
-		held.release(ctx)
-		return nil, nil, err
-	}
-	return client, g.closer(client, held), nil
+	return g.converse(ctx, operationID, access, held, opts, which, s)
 }
 
 // OpenLeased opens a BMC at rest for reading, under a lease that the caller
@@ -89,27 +87,39 @@ func (g *Gate) open(ctx context.Context, operationID, nodeID string, change bool
 // end, unless it took over a session that was there.
 func (g *Gate) OpenLeased(ctx context.Context, access store.BMCAccess, lease store.Lease, until time.Time) (bmc.Client, func(context.Context), error) {
 	held := g.hold(ctx, lease, "", until)
-	opts := g.options(access, held, false)
-	opts.Session = &session{gate: g, nodeID: access.NodeID, brief: true}
-	client, err := g.login(ctx, "", access, held, opts, recorded)
+	s := &session{gate: g, nodeID: access.NodeID, lease: lease, brief: true}
+	return g.converse(ctx, "", access, held, g.options(access, held, false), recorded, s)
+}
+
+// converse opens the BMC, over the node's session where there is one.
+func (g *Gate) converse(ctx context.Context, operationID string, a store.BMCAccess, held *hold, opts bmc.Options, which activities.Credentials, s *session) (bmc.Client, func(context.Context), error) {
+	end := held.release
+	if s != nil {
+		opts.Session = s
+		end = func(ctx context.Context) {
+			s.done(ctx)
+			held.release(ctx)
+		}
+	}
+	client, err := g.login(ctx, operationID, a, held, opts, which)
 	if err != nil {
-		held.release(ctx)
+		end(ctx)
 		return nil, nil, err
 	}
-	return client, g.closer(client, held), nil
+	return client, g.closer(client, end), nil
 }
 
 // Life is how long a lease lasts that a caller takes for OpenLeased, and Grace
 // how long an expired one is left alone.
 func (g *Gate) Life() (life, grace time.Duration) { return g.life(), g.Waits.Request }
 
-func (g *Gate) closer(client bmc.Client, held *hold) func(context.Context) {
+func (g *Gate) closer(client bmc.Client, end func(context.Context)) func(context.Context) {
 	return func(ctx context.Context) {
 		// A session that could not be ended is ended by the idle sweep.
 		if err := client.Close(ctx); err != nil {
-			g.Log.InfoContext(ctx, "close the BMC conversation", "node", held.lease.NodeID, "error", err)
+			g.Log.InfoContext(ctx, "close the BMC conversation", "error", err)
 		}
-		held.release(ctx)
+		end(ctx)
 	}
 }
 
@@ -187,7 +197,12 @@ func (g *Gate) options(a store.BMCAccess, held *hold, change bool) bmc.Options {
 		BeforeChange: func(context.Context) error {
 			return fmt.Errorf("the BMC of node %s was opened for reading", a.NodeID)
 		},
-		Waits: g.Waits,
+		Waits:     g.Waits,
+		NotBefore: func() time.Time { return g.notBefore(a.NodeID) },
+		Hinted:    func(until time.Time) { g.hinted(held.ctx, a.NodeID, until) },
+	}
+	if a.Quiet > 0 {
+		g.keepQuiet(a.NodeID, time.Now().Add(a.Quiet))
 	}
 	if change {
 		o.BeforeChange = held.check

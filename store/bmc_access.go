@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -28,6 +29,8 @@ type BMCAccess struct {
 	Fence string
 	// Unproved are the condition types about the BMC that are not True.
 	Unproved []string
+	// Quiet is how long the BMC asked to be left alone, from now on.
+	Quiet time.Duration
 }
 
 // accessColumns are scanned by scanAccess, from bmcs b, nodes n and sites s.
@@ -35,18 +38,21 @@ const accessColumns = `b.node_id, b.site_id, b.address, b.system, b.system_named
 	b.legacy_tls, b.cipher_suites, coalesce(b.cipher_suite, 0), b.quirks, b.identity, coalesce(b.capabilities->>'driver', ''), b.staged_password,
 	coalesce(b.staged_op, ''), s.spec, coalesce(n.provision_op, ''),
 	ARRAY(SELECT t FROM unnest(ARRAY['BmcReachable', 'BmcTrusted', 'BmcAuthenticated']) t
-		WHERE NOT EXISTS (SELECT FROM conditions c WHERE c.node_id = b.node_id AND c.type = t AND c.status = 'True'))`
+		WHERE NOT EXISTS (SELECT FROM conditions c WHERE c.node_id = b.node_id AND c.type = t AND c.status = 'True')),
+	greatest(0, coalesce(extract(epoch FROM b.quiet_until - clock_timestamp()), 0))::float8`
 
 // scanAccess reads accessColumns and what follows them.
 func scanAccess(row pgx.Row, a *BMCAccess, more ...any) error {
 	var address, system string
 	var named bool
 	var site fleet.SiteSpec
+	var quiet float64
 	err := row.Scan(append([]any{&a.NodeID, &a.SiteID, &address, &system, &named, &a.Driver, &a.Username, &a.Password, &a.TLSMode, &a.CA, &a.Fingerprint,
-		&a.LegacyTLS, &a.CipherSuites, &a.CipherSuite, &a.Quirks, &a.Identity, &a.Found, &a.Staged, &a.StagedBy, &site, &a.Fence, &a.Unproved}, more...)...)
+		&a.LegacyTLS, &a.CipherSuites, &a.CipherSuite, &a.Quirks, &a.Identity, &a.Found, &a.Staged, &a.StagedBy, &site, &a.Fence, &a.Unproved, &quiet}, more...)...)
 	if err != nil {
 		return err
 	}
+	a.Quiet = time.Duration(quiet * float64(time.Second))
 	if a.Address, err = fleet.ParseBMCAddress(address); err != nil {
 		return fmt.Errorf("read the recorded BMC address of node %s: %w", a.NodeID, err)
 	}
@@ -66,6 +72,13 @@ func (s *Store) LoadBMCAccess(ctx context.Context, nodeID string) (BMCAccess, er
 		return a, fleet.Errorf(fleet.CodeInvalidState, "no-bmc", "node %s has no BMC recorded", nodeID)
 	}
 	return a, wrapDoing(err, "read the BMC of node "+nodeID)
+}
+
+// KeepQuiet records that a BMC asked to be left alone for a while, so that
+// whoever opens it next obeys too.
+func (s *Store) KeepQuiet(ctx context.Context, nodeID string, d time.Duration) error {
+	_, err := s.pool.Exec(ctx, `UPDATE bmcs SET quiet_until = greatest(quiet_until, clock_timestamp() + $2::interval) WHERE node_id = $1`, nodeID, d)
+	return wrapDoing(err, "record that the BMC of node "+nodeID+" asked to wait")
 }
 
 // PinCertificate stores the fingerprint trusted on first use, if none is

@@ -7,8 +7,12 @@ import (
 )
 
 // ChangeSlot is the slot of a BMC's lease that changes need; reads take any
-// other.
-const ChangeSlot = 0
+// above. LoginSlot is the right to log in or out, held beside one of these for
+// as long as that takes: so there is one session.
+const (
+	ChangeSlot = 0
+	LoginSlot  = -1
+)
 
 // Lease is the right to talk to a BMC until it expires.
 type Lease struct {
@@ -25,10 +29,11 @@ type Lease struct {
 // LeaseAsk is for what a lease is wanted.
 type LeaseAsk struct {
 	NodeID, Holder string
-	// Change asks for the one slot of changes, else for one of Reads others.
-	Change bool
-	Reads  int
-	Life   time.Duration
+	// Change asks for the one slot of changes, Login for that of logins, else it
+	// is one of Reads others.
+	Change, Login bool
+	Reads         int
+	Life          time.Duration
 	// Grace is how long an expired lease is left alone: a request of its holder
 	// may still be under way.
 	Grace time.Duration
@@ -38,7 +43,10 @@ type LeaseAsk struct {
 // says how long the earliest holder may still keep it.
 func (s *Store) TakeLease(ctx context.Context, a LeaseAsk) (l *Lease, wait time.Duration, err error) {
 	first, last := ChangeSlot, ChangeSlot
-	if !a.Change {
+	switch {
+	case a.Login:
+		first, last = LoginSlot, LoginSlot
+	case !a.Change:
 		first, last = 1, max(1, a.Reads)
 	}
 	taken := Lease{NodeID: a.NodeID}
@@ -92,6 +100,15 @@ func (s *Store) RenewLease(ctx context.Context, l Lease, life time.Duration) (bo
 		return false, fmt.Errorf("renew the lease of the BMC of node %s: %w", l.NodeID, err)
 	}
 	return tag.RowsAffected() > 0, nil
+}
+
+// OthersTalk says whether anybody but the lease's holder may be talking to the
+// BMC now.
+func (s *Store) OthersTalk(ctx context.Context, l Lease) (bool, error) {
+	var others bool
+	err := s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM bmc_leases WHERE node_id = $1 AND slot <> $2 AND slot <> $3 AND holder IS NOT NULL AND expires_at > clock_timestamp())`,
+		l.NodeID, l.Slot, LoginSlot).Scan(&others)
+	return others, wrapDoing(err, "see who talks to the BMC of node "+l.NodeID)
 }
 
 // ReleaseLease gives a lease back, if it is still the holder's.

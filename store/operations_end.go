@@ -84,7 +84,7 @@ func (s *Store) SucceedOperation(ctx context.Context, operationID string, r flee
 		if err := recordResult(ctx, tx, o, r); err != nil {
 			return err
 		}
-		if err := o.event(ctx, tx, "node.operation.succeeded", o.Version, true, notDone(r)); err != nil {
+		if err := o.event(ctx, tx, "node.operation.succeeded", o.Version, true, outcome(o, r)); err != nil {
 			return err
 		}
 		to, moves := fleet.EndsIn[o.Verb]
@@ -154,12 +154,17 @@ func (s *Store) chainNext(ctx context.Context, tx pgx.Tx, o fencedOp, at fleet.P
 	return o.event(ctx, tx, "node.provision."+string(fleet.MovesTo[verb]), version, true, nil)
 }
 
-// notDone tells in the event what a forced retire left undone.
-func notDone(r fleet.OperationResult) map[string]any {
-	if len(r.NotDone) == 0 {
-		return nil
+// outcome tells in the event what the last step came to, such as that the power
+// was already so, and what a forced retire left undone.
+func outcome(o fencedOp, r fleet.OperationResult) map[string]any {
+	data := map[string]any{}
+	if n := len(o.Steps); n > 0 && o.Steps[n-1].Detail != "" {
+		data["detail"] = o.Steps[n-1].Detail
 	}
-	return map[string]any{"notDone": r.NotDone}
+	if len(r.NotDone) > 0 {
+		data["notDone"] = r.NotDone
+	}
+	return data
 }
 
 func recordResult(ctx context.Context, tx pgx.Tx, o fencedOp, r fleet.OperationResult) error {

@@ -22,7 +22,7 @@ type DueBMC struct {
 }
 
 // ClaimDueBMCs claims BMCs that are due and takes a read lease of each, in one
-// statement. BMCs that refused the login are left alone until their credentials
+// statement. One that an operation talks to is not at rest. BMCs that refused the login are left alone until their credentials
 // or settings change, so that no sweep locks an account; retired machines and
 // ones without a password are not looked at.
 func (s *Store) ClaimDueBMCs(ctx context.Context, holder string, limit int, life, grace, again time.Duration) ([]DueBMC, error) {
@@ -31,6 +31,7 @@ func (s *Store) ClaimDueBMCs(ctx context.Context, holder string, limit int, life
 			SELECT b.node_id FROM bmcs b JOIN nodes n ON n.id = b.node_id
 			WHERE b.next_check_at <= now() AND b.password IS NOT NULL AND n.deleted_at IS NULL AND n.provision_state <> 'retired'
 			  AND b.capabilities->>'driver' IS NOT NULL
+			  AND NOT EXISTS (SELECT FROM operations o WHERE o.node_id = b.node_id AND o.state IN ('pending', 'running'))
 			  AND NOT EXISTS (SELECT FROM conditions c WHERE c.node_id = b.node_id AND c.type = 'BmcAuthenticated' AND c.status = 'False')
 			ORDER BY b.next_check_at LIMIT $2 FOR UPDATE OF b SKIP LOCKED),
 		claimed AS (UPDATE bmcs b SET next_check_at = now() + $5::interval FROM due WHERE b.node_id = due.node_id),

@@ -24,9 +24,7 @@ func (r *run) succeed(ctx workflow.Context) (Outcome, error) {
 		return Outcome{State: string(fleet.OpSucceeded)}, nil // recorded by the look that found the node free
 	}
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	if err := r.endSessions(ctx); err != nil {
-		workflow.GetLogger(ctx).Info("BMC session left to the sweep", "cause", err)
-	}
+	r.leaveSessions(ctx)
 	in := activities.SucceedIn{OperationID: r.in.OperationID, Ended: r.ended, EndChain: r.mem.EndChain, NotDone: r.mem.NotDone,
 		ForgetBMCPassword: r.job.Verb == fleet.VerbRetire}
 	if r.job.Verb == fleet.VerbDeploy {
@@ -55,6 +53,9 @@ func (r *run) fail(ctx workflow.Context, failed string, reason activities.Reason
 	}
 	dctx, _ := workflow.NewDisconnectedContext(ctx)
 	r.tidy(dctx, reason)
+	if r.engine >= engineSessions && !reason.Away() {
+		r.leaveSessions(dctx)
+	}
 	err := write(dctx, record.Fail, activities.FailIn{OperationID: r.in.OperationID, Step: failed, Reason: reason, Park: park})
 	if err != nil {
 		return r.stop(ctx, failed, err)
@@ -64,8 +65,8 @@ func (r *run) fail(ctx workflow.Context, failed string, reason activities.Reason
 		r.mem.Parked = &Parked{Step: failed, Reason: reason}
 		return Outcome{}, nil
 	}
-	if err := r.endSessions(dctx); err != nil {
-		workflow.GetLogger(ctx).Info("BMC session left to the sweep", "cause", err)
+	if r.engine < engineSessions || reason.Away() {
+		r.leaveSessions(dctx)
 	}
 	return Outcome{}, temporal.NewNonRetryableApplicationError(reason.Cause, reason.Code, nil, reason)
 }
@@ -196,6 +197,13 @@ func (r *run) clear(ctx workflow.Context) error {
 		r.mem.Touched = false
 	}
 	return err
+}
+
+// leaveSessions deletes the BMC session; one that it cannot is the sweep's.
+func (r *run) leaveSessions(ctx workflow.Context) {
+	if err := r.endSessions(ctx); err != nil {
+		workflow.GetLogger(ctx).Info("BMC session left to the sweep", "cause", err)
+	}
 }
 
 // endSessions deletes the BMC session once the operation is over. A drain has

@@ -39,11 +39,12 @@ var provisionState = temporal.NewSearchAttributeKeyKeyword("ProvisionState")
 
 // run is one run of an operation's workflow.
 type run struct {
-	in   Input
-	job  activities.Job
-	plan []step
-	mem  Memory
-	mail mailbox
+	in     Input
+	engine workflow.Version
+	job    activities.Job
+	plan   []step
+	mem    Memory
+	mail   mailbox
 	// parking says that the operation has failed or is about to be recorded so.
 	parking    bool
 	cancelStep workflow.CancelFunc
@@ -63,7 +64,7 @@ func operate(ctx workflow.Context, in Input) (Outcome, error) {
 		r.mem = *in.Carried
 		r.parking = r.mem.Parked != nil
 	}
-	recordVersions(ctx)
+	r.engine = engineOf(ctx)
 	r.listen(ctx)
 	if err := workflow.SetQueryHandler(ctx, fleet.QueryProgress, r.show); err != nil {
 		return Outcome{}, err

@@ -13,12 +13,15 @@ const (
 	changeEngine = "engine"
 	// engineFirst is the order as first released.
 	engineFirst = workflow.Version(1)
+	// engineSessions ends the BMC's session before a failure is recorded, also of
+	// an operation that parks.
+	engineSessions = workflow.Version(2)
 	// engineLatest is what new runs record.
-	engineLatest = engineFirst
+	engineLatest = engineSessions
 )
 
-// recordVersions writes the versions that this run is made with into its
-// history, so that a later release can tell.
-func recordVersions(ctx workflow.Context) {
-	workflow.GetVersion(ctx, changeEngine, engineFirst, engineLatest)
+// engineOf writes the version that this run is made with into its history, or
+// reads the one that it was made with.
+func engineOf(ctx workflow.Context) workflow.Version {
+	return workflow.GetVersion(ctx, changeEngine, engineFirst, engineLatest)
 }

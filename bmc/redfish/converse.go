@@ -78,7 +78,7 @@ func (c *Client) readOnce(ctx context.Context, rq request, login bool) (*answer,
 func (c *Client) pause(ctx context.Context, v verdict, doing string) error {
 	wait := c.waits.Busy
 	if v.hint > 0 {
-		wait = time.Until(c.notBefore)
+		wait = c.quiet()
 	}
 	if v.post { // it ends in minutes: asking more often than usual helps nobody
 		wait = max(wait, c.waits.Busy)
@@ -98,7 +98,7 @@ func (c *Client) change(ctx context.Context, rq request) (*answer, verdict, erro
 // mayChange waits as long as the BMC asked, then has the lease judged, at the
 // moment of sending.
 func (c *Client) mayChange(ctx context.Context, doing string) error {
-	if err := c.sleep(ctx, time.Until(c.notBefore), doing); err != nil {
+	if err := c.sleep(ctx, c.quiet(), doing); err != nil {
 		return err
 	}
 	if c.opts.BeforeChange == nil {

@@ -55,7 +55,7 @@ func (a *answer) bodyTag() string {
 // the BMC asked to be left alone. An error means that no answer came; it is a
 // *bmc.Error that says whether the request can have been read.
 func (c *Client) send(ctx context.Context, rq request, login bool) (*answer, error) {
-	if err := c.sleep(ctx, time.Until(c.notBefore), rq.doing); err != nil {
+	if err := c.sleep(ctx, c.quiet(), rq.doing); err != nil {
 		return nil, err
 	}
 	rctx, cancel := context.WithTimeout(ctx, c.waits.Request)
@@ -134,8 +134,22 @@ func (c *Client) noteHint(a *answer) {
 	if v := classify(a); v.hint > 0 {
 		if at := time.Now().Add(c.scaled(v.hint)); at.After(c.notBefore) {
 			c.notBefore = at
+			if c.opts.Hinted != nil {
+				c.opts.Hinted(at)
+			}
 		}
 	}
+}
+
+// quiet is how long the BMC is still to be left alone, as it asked this
+// conversation or one before.
+func (c *Client) quiet() time.Duration {
+	if c.opts.NotBefore != nil {
+		if at := c.opts.NotBefore(); at.After(c.notBefore) {
+			c.notBefore = at
+		}
+	}
+	return time.Until(c.notBefore)
 }
 
 // scaled shortens a hint for a simulated rack that runs faster.

@@ -36,7 +36,7 @@ func (c *Client) newSession(ctx context.Context) error {
 	}
 	link := c.root.sessions()
 	if link == "" {
-		return c.useBasic()
+		return c.useBasic(ctx)
 	}
 	path, err := c.local(link)
 	if err != nil {
@@ -53,13 +53,13 @@ func (c *Client) newSession(ctx context.Context) error {
 	case classDone:
 		return c.takeSession(ctx, a, doing)
 	case classMissing, classUnsupported:
-		return c.useBasic()
+		return c.useBasic(ctx)
 	case classPassword:
 		// No session before the password is changed, which Basic authentication
 		// may do.
 		c.noteMustChange(v.msgs)
 		c.basic = true
-		return nil
+		return c.noSession(ctx)
 	case classRefused, classAuth:
 		// Some answer a wrong password with 400 or 403.
 		v.class = classSession
@@ -68,9 +68,17 @@ func (c *Client) newSession(ctx context.Context) error {
 	return c.failure(doing, a, v)
 }
 
-func (c *Client) useBasic() error {
+func (c *Client) useBasic(ctx context.Context) error {
 	c.basic = true
 	c.learn(quirkBasicAuth)
+	return c.noSession(ctx)
+}
+
+// noSession tells the store that this login makes none.
+func (c *Client) noSession(ctx context.Context) error {
+	if s := c.opts.Session; s != nil {
+		return s.Save(ctx, "", "")
+	}
 	return nil
 }
 
@@ -119,7 +127,8 @@ func (c *Client) noteMustChange(ms messages) {
 	}
 }
 
-// renewSession replaces a session whose token is no longer good.
+// renewSession replaces a session whose token is no longer good, by the one that
+// another holder has made meanwhile, if it has.
 func (c *Client) renewSession(ctx context.Context) error {
 	c.token, c.sessionURI = "", ""
 	if s := c.opts.Session; s != nil {
@@ -127,7 +136,7 @@ func (c *Client) renewSession(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.newSession(ctx)
+	return c.logIn(ctx)
 }
 
 // Close deletes the session unless the store keeps it for the next holder, and
@@ -147,6 +156,9 @@ func (c *Client) endSession(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	uri := c.sessionURI
 	if uri != "" {
+		if wait := c.quiet(); wait > c.waits.Request {
+			return &bmc.Error{Kind: bmc.KindBusy, Doing: "log out of " + c.name(), Cause: "the BMC asked to be left alone", RetryAfter: wait}
+		}
 		rq := request{method: http.MethodDelete, path: uri, doing: "log out of " + c.name()}
 		a, err := c.send(ctx, rq, false)
 		if err != nil {

@@ -191,7 +191,7 @@ const sharedNodes = 12
 
 func TestMain(m *testing.M) {
 	// These tests wait for simulated machines most of the time.
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "12"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
