@@ -17,6 +17,10 @@ const sessionLost = 90 * time.Second
 // silence is a node's own: nodes need time to find a gateway that came back.
 const gatewaySteady = 2 * time.Minute
 
+// leastLost is how long a node may be silent at least where time is scaled: a
+// busy machine delays its agents as much as ever.
+const leastLost = 30 * time.Second
+
 // OpenSession begins a node's session at a gateway and returns its epoch. The
 // one before, wherever it is, ends with it. What waits for the node is woken.
 func (s *Store) OpenSession(ctx context.Context, gateway string, shown ShownCert) (epoch int64, err error) {
@@ -149,7 +153,7 @@ func (s *Store) BeatGateway(ctx context.Context, id string) error {
 func (s *Store) LoseSessions(ctx context.Context) (int, error) {
 	scaled := func(d time.Duration) time.Duration {
 		if s.TimeScale > 1 {
-			return max(time.Duration(float64(d)/s.TimeScale), 10*time.Second)
+			return max(time.Duration(float64(d)/s.TimeScale), leastLost)
 		}
 		return d
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // ForgetOld removes what has served its time: idempotency keys after a day,
-// heartbeats of processes long gone, partitions of events after 90 days and of
+// heartbeats and gateways of processes long gone, partitions of events after 90 days and of
 // the audit after 400, as operations and step samples. Erase records stay. What
 // cannot be removed now keeps nothing else from being removed.
 func (s *Store) ForgetOld(ctx context.Context) error {
@@ -20,6 +20,7 @@ func (s *Store) ForgetOld(ctx context.Context) error {
 	for doing, sql := range map[string]string{
 		"forget old idempotency keys": `DELETE FROM idempotency_keys WHERE created_at < now() - interval '24 hours'`,
 		"forget old step samples":     `DELETE FROM step_samples WHERE at < now() - interval '400 days'`,
+		"forget gateways that ended":  `DELETE FROM gateways WHERE at < now() - interval '1 day'`,
 		"forget old heartbeats":       `DELETE FROM heartbeats WHERE at < now() - interval '1 day'`,
 	} {
 		_, err := s.pool.Exec(ctx, sql)

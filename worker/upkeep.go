@@ -28,6 +28,7 @@ func (w *Worker) chores() []chore {
 		{name: "idle-sessions", every: 30 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Gate.EndIdle(ctx); return err }},
 		{name: "holds", every: 5 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.EndHolds(ctx); return err }},
 		{name: "reconcile", every: 2 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.Reconcile(ctx); return err }},
+		{name: "sessions", every: 10 * time.Second, exclusive: true, do: w.loseSessions},
 		{name: "forget", every: time.Hour, exclusive: true, do: w.Store.ForgetOld},
 	}
 }
@@ -47,6 +48,15 @@ func (w *Worker) loop(c chore) func(context.Context) {
 			w.report(ctx, c, c.do(ctx))
 		}
 	}
+}
+
+// loseSessions marks nodes whose agents fell silent.
+func (w *Worker) loseSessions(ctx context.Context) error {
+	lost, err := w.Store.LoseSessions(ctx)
+	if lost > 0 {
+		w.Log.WarnContext(ctx, "agents fell silent", "nodes", lost)
+	}
+	return err
 }
 
 func (w *Worker) report(ctx context.Context, c chore, err error) {
