@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 // of the folder that they lie in.
 var helpers = map[string][]string{
 	"store/storetest":      {"fleet", "store", "localstack"},
+	"agent/sshd/sshdtest":  {"agent"},
 	"bmc/bmctest":          {"bmc", "fleet", "sim"},
 	"bmc/ipmi/ipmisim":     {},
 	"bmc/redfish/recorded": {},

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/bettercompute/compute/agent"
+	"github.com/bettercompute/compute/agent/sshd"
 	"github.com/bettercompute/compute/fleet"
 )
 
@@ -24,6 +25,8 @@ type Host struct {
 	// Reference asks for the time of a clock that is trusted; nil when there is
 	// none, and then the clock test cannot run.
 	Reference func(ctx context.Context) (time.Time, error)
+	// SSHD is the host's sshd; the zero value is where distributions put it.
+	SSHD sshd.Config
 }
 
 // reader reads the kernel's files and keeps what was missing.

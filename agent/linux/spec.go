@@ -6,14 +6,11 @@ import (
 	"github.com/bettercompute/compute/fleet"
 )
 
-// ApplySpec brings a NodeSpec about: labels and taints are the control plane's
-// own, SSH is not built into this agent.
-func (h *Host) ApplySpec(_ context.Context, spec fleet.NodeSpec) (string, error) {
-	if spec.SSH != nil {
-		return "", notBuilt("SSH certificates")
-	}
-	return "", nil
+// ApplySpec brings about what a NodeSpec asks of the host: who may log in by
+// certificate. Labels and taints concern placement alone.
+func (h *Host) ApplySpec(ctx context.Context, spec fleet.NodeSpec) (conflict string, err error) {
+	return h.SSHD.Apply(ctx, spec)
 }
 
-// RemoveSpec takes back what ApplySpec set up, which is nothing.
-func (h *Host) RemoveSpec(context.Context) error { return nil }
+// RemoveSpec takes back what ApplySpec set up.
+func (h *Host) RemoveSpec(ctx context.Context) error { return h.SSHD.Remove(ctx) }

@@ -1,0 +1,202 @@
+package sshd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/bettercompute/compute/fleet"
+)
+
+// runLimit bounds each run of sshd and ssh-keygen.
+const runLimit = 30 * time.Second
+
+// programs finds sshd and ssh-keygen.
+func (c *Config) programs() error {
+	for _, p := range []struct {
+		path *string
+		name string
+	}{{&c.Program, "sshd"}, {&c.Keygen, "ssh-keygen"}} {
+		if *p.path != "" {
+			continue
+		}
+		// A service's PATH often lacks the folder of sshd.
+		for _, dir := range []string{"/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"} {
+			if info, err := os.Stat(filepath.Join(dir, p.name)); err == nil && info.Mode().IsRegular() {
+				*p.path = filepath.Join(dir, p.name)
+				break
+			}
+		}
+		if *p.path == "" {
+			return fmt.Errorf("%s is not installed", p.name)
+		}
+	}
+	return nil
+}
+
+// output runs a program and returns what it wrote; its words of failure are in
+// the error.
+func output(ctx context.Context, program string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, runLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", filepath.Base(program), err, strings.TrimSpace(errs.String()))
+	}
+	return out.String(), nil
+}
+
+var missingPrivsep = regexp.MustCompile(`Missing privilege separation directory: (/\S+)`)
+
+// sshd runs sshd without serving. The folder that it wants for its privilege
+// separation lies on a file system that is empty after a boot, and is there only
+// once a service made it.
+func (c *Config) sshd(ctx context.Context, args ...string) (string, error) {
+	out, err := output(ctx, c.Program, args...)
+	if err == nil {
+		return out, nil
+	}
+	if m := missingPrivsep.FindStringSubmatch(err.Error()); m != nil {
+		if err := os.Mkdir(m[1], 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return "", fmt.Errorf("make the folder that sshd wants: %w", err)
+		}
+		return output(ctx, c.Program, args...)
+	}
+	return "", err
+}
+
+// tryDropIn has sshd check the drop-in together with the host's configuration,
+// before it is put in place.
+func (c *Config) tryDropIn(ctx context.Context) error {
+	fresh, config := filepath.Join(c.dir(), "drop-in.try"), filepath.Join(c.dir(), "sshd_config.try")
+	if err := writeFile(fresh, c.dropInText()); err != nil {
+		return err
+	}
+	// The first value of a keyword counts, so that an older drop-in does not hide
+	// the new one.
+	if err := writeFile(config, []byte("Include "+fresh+"\nInclude "+c.file()+"\n")); err != nil {
+		return err
+	}
+	if _, err := c.sshd(ctx, "-t", "-f", config); err != nil {
+		return fmt.Errorf("sshd refuses its configuration with the drop-in: %w", err)
+	}
+	return nil
+}
+
+// inForce says whether sshd's configuration as it lies there is well-formed and
+// holds what the drop-in says.
+func (c *Config) inForce(ctx context.Context) error {
+	if _, err := c.sshd(ctx, "-t", "-f", c.file()); err != nil {
+		return fmt.Errorf("sshd refuses its configuration: %w", err)
+	}
+	settings, err := c.settings(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range c.directives() {
+		if got := settings[strings.ToLower(d[0])]; got != d[1] {
+			return fmt.Errorf("%s is not in force: %s says %q; does %s include %s?", c.dropIn(), d[0], got, c.file(), filepath.Dir(c.dropIn()))
+		}
+	}
+	return nil
+}
+
+// settings are sshd's, by keyword in lower case.
+func (c *Config) settings(ctx context.Context) (map[string]string, error) {
+	out, err := c.sshd(ctx, "-T", "-f", c.file())
+	if err != nil {
+		return nil, fmt.Errorf("read sshd's settings: %w", err)
+	}
+	m := map[string]string{}
+	for line := range strings.Lines(out) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		m[key] = value
+	}
+	return m, nil
+}
+
+// reload makes the running sshd read its configuration.
+func (c *Config) reload(ctx context.Context) error {
+	if c.Reload != nil {
+		return c.Reload(ctx)
+	}
+	if err := c.programs(); err != nil {
+		return nil //nolint:nilerr // no sshd, so none that runs
+	}
+	settings, err := c.settings(ctx)
+	if err != nil {
+		return err
+	}
+	b, err := os.ReadFile(settings["pidfile"])
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find the running sshd: %w", err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || pid < 2 {
+		return fmt.Errorf("%s holds no process id", settings["pidfile"])
+	}
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if errors.Is(err, os.ErrNotExist) || err == nil && strings.TrimSpace(string(comm)) != "sshd" {
+		return nil // the file of one that ended
+	}
+	if err != nil {
+		return fmt.Errorf("look at the running sshd: %w", err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil {
+		return fmt.Errorf("tell sshd to read its configuration: %w", err)
+	}
+	return nil
+}
+
+// makeKRL makes the revocation list: an empty one first, so that there is one
+// whatever comes after.
+func (c *Config) makeKRL(ctx context.Context, path string, s fleet.SSHSpec) error {
+	if _, err := output(ctx, c.Keygen, "-k", "-f", path); err != nil {
+		return fmt.Errorf("make an empty revocation list: %w", err)
+	}
+	var spec strings.Builder
+	if s.ExpiredThrough != "0" {
+		fmt.Fprintf(&spec, "serial: 1-%s\n", s.ExpiredThrough)
+	}
+	for _, serial := range s.RevokedSerials {
+		fmt.Fprintf(&spec, "serial: %s\n", serial)
+	}
+	if spec.Len() > 0 {
+		if err := writeFile(path+".spec", []byte(spec.String())); err != nil {
+			return err
+		}
+		// Of every CA: they hand out no serial twice.
+		if _, err := output(ctx, c.Keygen, "-k", "-f", path, "-s", "none", path+".spec"); err != nil {
+			return fmt.Errorf("make the revocation list: %w", err)
+		}
+		if err := removeFile(path + ".spec"); err != nil {
+			return err
+		}
+	}
+	if _, err := output(ctx, c.Keygen, "-Q", "-l", "-f", path); err != nil {
+		return fmt.Errorf("read the revocation list that was made: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("bring the revocation list to the disk: %w", err)
+	}
+	if err := errors.Join(f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("bring the revocation list to the disk: %w", err)
+	}
+	return nil
+}
