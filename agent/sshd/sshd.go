@@ -197,7 +197,7 @@ func (c *Config) enforce(ctx context.Context, name string) (conflict string, err
 			return "", err
 		}
 		if err := c.inForce(ctx); err != nil {
-			return err.Error(), nil
+			return err.Error(), nil //nolint:nilerr // it is in force, and the host's trouble is told as a condition
 		}
 		return "", nil
 	}

@@ -209,12 +209,12 @@ func (s *Server) Login(signer ssh.Signer, certificate string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer client.Close()
+	defer client.Close() //nolint:errcheck // what was said was said
 	session, err := client.NewSession()
 	if err != nil {
 		return "", fmt.Errorf("open a session: %w", err)
 	}
-	defer session.Close()
+	defer session.Close() //nolint:errcheck // it is closed once the command has ended
 	out, err := session.Output("id -un")
 	return strings.TrimSpace(string(out)), err
 }
