@@ -92,24 +92,28 @@ func classOf(status int, ms messages) class {
 	}
 }
 
+// maxHint is the longest wait that a BMC is believed to mean; operations end
+// long before.
+const maxHint = time.Hour
+
 // hintOf reads how long to wait: Retry-After in seconds or as a date by the
 // BMC's own clock, else seconds among the arguments of the messages.
 func hintOf(a *answer, ms messages) time.Duration {
 	if s := strings.TrimSpace(a.header.Get("Retry-After")); s != "" {
 		if n, err := strconv.Atoi(s); err == nil && n >= 0 {
-			return time.Duration(n) * time.Second
+			return time.Duration(min(n, int(maxHint/time.Second))) * time.Second
 		}
 		if at, err := http.ParseTime(s); err == nil {
 			now, err := http.ParseTime(a.header.Get("Date"))
 			if err != nil {
 				now = time.Now()
 			}
-			return max(0, at.Sub(now))
+			return min(max(0, at.Sub(now)), maxHint)
 		}
 	}
 	for _, m := range ms {
 		for _, arg := range m.MessageArgs {
-			if n, err := strconv.Atoi(strings.TrimSpace(fmt.Sprint(arg))); err == nil && n > 0 && n <= 3600 {
+			if n, err := strconv.Atoi(strings.TrimSpace(fmt.Sprint(arg))); err == nil && n > 0 && n <= int(maxHint/time.Second) {
 				return time.Duration(n) * time.Second
 			}
 		}
