@@ -28,6 +28,8 @@ func (w *Worker) chores() []chore {
 		{name: "idle-sessions", every: 30 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Gate.EndIdle(ctx); return err }},
 		{name: "holds", every: 5 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.EndHolds(ctx); return err }},
 		{name: "reconcile", every: 2 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.Reconcile(ctx); return err }},
+		{name: "ssh", every: 5 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.SyncSSH(ctx); return err }},
+		{name: "schedules", every: time.Minute, do: w.KeepSchedules},
 		{name: "sessions", every: 10 * time.Second, exclusive: true, do: w.loseSessions},
 		{name: "forget", every: time.Hour, exclusive: true, do: w.Store.ForgetOld},
 	}

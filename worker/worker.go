@@ -22,6 +22,7 @@ var (
 	_ activities.Operations = (*store.Store)(nil)
 	_ activities.Nodes      = (*store.Store)(nil)
 	_ activities.Machines   = (*store.Store)(nil)
+	_ activities.SSHCerts   = (*store.Store)(nil)
 	_ activities.Gate       = (*gate.Gate)(nil)
 )
 
@@ -67,7 +68,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	tw := sdk.New(w.Client, w.TaskQueue, opts)
 	workflows.Register(tw, &activities.Record{Ops: w.Store, Nodes: w.Store, Machines: w.Store},
-		&activities.BMC{Gate: w.Gate, Ops: w.Store, Nodes: w.Store, Machines: w.Store})
+		&activities.BMC{Gate: w.Gate, Ops: w.Store, Nodes: w.Store, Machines: w.Store}, &activities.CleanUp{SSHCerts: w.Store})
 	if err := tw.Start(); err != nil {
 		return fmt.Errorf("start the Temporal worker: %w", err)
 	}

@@ -39,7 +39,7 @@ func newBench(t *testing.T, verb fleet.Verb, input any) *bench {
 	b := &bench{world: newWorld(verb, input), env: suite.NewTestWorkflowEnvironment()}
 	b.env.SetTestTimeout(30 * time.Second)
 	workflows.Register(b.env, &activities.Record{Ops: b.world, Nodes: b.world, Machines: b.world},
-		&activities.BMC{Gate: b.world, Ops: b.world, Nodes: b.world, Machines: b.world})
+		&activities.BMC{Gate: b.world, Ops: b.world, Nodes: b.world, Machines: b.world}, &activities.CleanUp{SSHCerts: noCerts{}})
 	return b
 }
 

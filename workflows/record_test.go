@@ -111,7 +111,38 @@ func recordAll(ctx context.Context) error {
 			return fmt.Errorf("record %s: %w", recordings[i].name, err)
 		}
 	}
+	for _, s := range workflows.Schedules {
+		if err := recordSchedule(ctx, c, s); err != nil {
+			return fmt.Errorf("record %s: %w", s.Workflow, err)
+		}
+	}
 	return nil
+}
+
+// noCerts are the records of SSH certificates, of which none is old.
+type noCerts struct{}
+
+func (noCerts) ForgetSSHCerts(context.Context) (int, error) { return 0, nil }
+
+// recordSchedule records one run of a schedule's workflow.
+func recordSchedule(ctx context.Context, c client.Client, s workflows.Schedule) error {
+	if _, err := os.Stat(historyFile(s.Workflow)); err == nil {
+		return nil
+	}
+	wk := worker.New(c, s.ID, worker.Options{DisableRegistrationAliasing: true})
+	workflows.Register(wk, &activities.Record{}, &activities.BMC{}, &activities.CleanUp{SSHCerts: noCerts{}})
+	if err := wk.Start(); err != nil {
+		return err
+	}
+	defer wk.Stop()
+	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: s.ID, TaskQueue: s.ID}, s.Workflow)
+	if err != nil {
+		return err
+	}
+	if err := run.Get(ctx, nil); err != nil {
+		return err
+	}
+	return saveHistory(ctx, c, run, historyFile(s.Workflow))
 }
 
 func historyFile(name string) string {
@@ -150,7 +181,7 @@ func recordOne(ctx context.Context, c client.Client, i int) error {
 		w.onFail = signal
 	}
 	wk := worker.New(c, queue, worker.Options{DisableRegistrationAliasing: true})
-	workflows.Register(wk, &activities.Record{Ops: w, Nodes: w, Machines: w}, &activities.BMC{Gate: w, Ops: w, Nodes: w, Machines: w})
+	workflows.Register(wk, &activities.Record{Ops: w, Nodes: w, Machines: w}, &activities.BMC{Gate: w, Ops: w, Nodes: w, Machines: w}, &activities.CleanUp{SSHCerts: noCerts{}})
 	if err := wk.Start(); err != nil {
 		return err
 	}

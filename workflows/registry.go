@@ -30,16 +30,18 @@ type Registry interface {
 }
 
 // RegisterWorkflows registers the workflows under the names of
-// fleet.WorkflowTypes. They are started by these names only.
+// fleet.WorkflowTypes and of Schedules. They are started by these names only.
 func RegisterWorkflows(r WorkflowRegistry) {
 	for verb, fn := range byVerb {
 		r.RegisterWorkflowWithOptions(fn, workflow.RegisterOptions{Name: fleet.WorkflowTypes[verb], VersioningBehavior: workflow.VersioningBehaviorAutoUpgrade})
 	}
+	r.RegisterWorkflowWithOptions(CleanUpSSHCerts, workflow.RegisterOptions{Name: cleanUpSSHCerts, VersioningBehavior: workflow.VersioningBehaviorAutoUpgrade})
 }
 
 // Register registers the workflows and the activities they use.
-func Register(r Registry, record *activities.Record, acts *activities.BMC) {
+func Register(r Registry, record *activities.Record, acts *activities.BMC, clean *activities.CleanUp) {
 	RegisterWorkflows(r)
 	r.RegisterActivity(record)
 	r.RegisterActivity(acts)
+	r.RegisterActivity(clean)
 }

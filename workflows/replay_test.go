@@ -49,6 +49,11 @@ func TestEveryWorkflowHasAHistory(t *testing.T) {
 			t.Errorf("workflow %s has no recorded history (make histories): %v", name, err)
 		}
 	}
+	for _, s := range workflows.Schedules {
+		if _, err := os.Stat(historyFile(s.Workflow)); err != nil {
+			t.Errorf("workflow %s has no recorded history (make histories): %v", s.Workflow, err)
+		}
+	}
 }
 
 // TestReorderedHistoryFails shows that the replay notices a change: two
