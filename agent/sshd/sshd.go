@@ -196,10 +196,7 @@ func (c *Config) enforce(ctx context.Context, name string) (conflict string, err
 		if err := c.point(name); err != nil {
 			return "", err
 		}
-		if err := c.inForce(ctx); err != nil {
-			return err.Error(), nil //nolint:nilerr // it is in force, and the host's trouble is told as a condition
-		}
-		return "", nil
+		return words(c.inForce(ctx)), nil
 	}
 	before, err := os.Readlink(c.current())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -221,6 +218,15 @@ func (c *Config) enforce(ctx context.Context, name string) (conflict string, err
 		return "", errors.Join(err, c.takeBack(old, before), c.reload(ctx))
 	}
 	return "", nil
+}
+
+// words are an error's, "" for none: trouble of the host that is told as a
+// condition.
+func words(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // takeBack undoes an enforce that failed. A drop-in that was there before is put

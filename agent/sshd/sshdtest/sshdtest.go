@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -209,15 +210,18 @@ func (s *Server) Login(signer ssh.Signer, certificate string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer client.Close() //nolint:errcheck // what was said was said
+	defer ended(client)
 	session, err := client.NewSession()
 	if err != nil {
 		return "", fmt.Errorf("open a session: %w", err)
 	}
-	defer session.Close() //nolint:errcheck // it is closed once the command has ended
+	defer ended(session)
 	out, err := session.Output("id -un")
 	return strings.TrimSpace(string(out)), err
 }
+
+// ended closes what the other side may have closed already.
+func ended(c io.Closer) { c.Close() }
 
 // Refused says whether an error of Login is sshd's refusal of the key.
 func Refused(err error) bool {
