@@ -94,8 +94,8 @@ func (c *Config) Apply(ctx context.Context, spec fleet.NodeSpec) (conflict strin
 	if err := check(spec); err != nil {
 		return "", err
 	}
-	if err := c.programs(); err != nil {
-		return err.Error() + "; break-glass logins need the host's own sshd", nil
+	if name := c.missing(); name != "" {
+		return name + " is not installed; break-glass logins need the host's own sshd", nil
 	}
 	lines, err := c.conflicts()
 	if err != nil {
