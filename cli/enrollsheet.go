@@ -203,6 +203,7 @@ func (r *sheetRun) row(ctx context.Context, j job) rowResult {
 			r.recognise(ctx, j, &res)
 		case fleet.CodeUnauthenticated:
 			r.stop(err)
+		default: // of this row alone
 		}
 	default:
 		res.Outcome, res.Message = rowFailed, err.Error()

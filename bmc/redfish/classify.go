@@ -94,7 +94,7 @@ func classOf(status int, ms messages) class {
 
 // maxHint is the longest wait that a BMC is believed to mean; operations end
 // long before.
-const maxHint = time.Hour
+const maxHint = 24 * time.Hour
 
 // hintOf reads how long to wait: Retry-After in seconds or as a date by the
 // BMC's own clock, else seconds among the arguments of the messages.
@@ -113,7 +113,7 @@ func hintOf(a *answer, ms messages) time.Duration {
 	}
 	for _, m := range ms {
 		for _, arg := range m.MessageArgs {
-			if n, err := strconv.Atoi(strings.TrimSpace(fmt.Sprint(arg))); err == nil && n > 0 && n <= int(maxHint/time.Second) {
+			if n, err := strconv.Atoi(strings.TrimSpace(fmt.Sprint(arg))); err == nil && n > 0 && n <= 3600 {
 				return time.Duration(n) * time.Second
 			}
 		}
