@@ -22,6 +22,8 @@ type Job struct {
 	Waits        fleet.Waits
 	Ask          Ask
 	Capabilities fleet.Capabilities
+	// Joins says that installed systems of the site become their nodes.
+	Joins bool
 	// PXE says that the site boots machines from its own network.
 	PXE bool
 	// Identified says that enroll's checks passed once.
@@ -66,7 +68,7 @@ func jobOf(w Work) (Job, error) {
 	}
 	j := Job{
 		OperationID: w.OperationID, NodeID: w.NodeID, Verb: w.Verb, State: w.State, ReturnTo: w.ReturnTo, RequestedBy: w.RequestedBy,
-		Waits: w.Waits, Ask: ask, Capabilities: w.Capabilities, PXE: w.Site.Boot != nil && w.Site.Boot.PXE,
+		Waits: w.Waits, Ask: ask, Capabilities: w.Capabilities, PXE: w.Site.Boot != nil && w.Site.Boot.PXE, Joins: w.Site.Boot != nil && w.Site.Boot.InstallAgent,
 		Identified: w.Capabilities.Driver != "", MaybeInUse: w.MaybeInUse, EraseOwed: w.EraseOwed, HasInventory: w.Inventory != nil,
 		Disks: fixedDisks(w.Inventory), BMCUsername: w.BMCUsername, CarriesPassword: slices.Contains(w.Secrets, fleet.SecretPassword),
 		LeftBehind: w.LeftBehind, Boots: w.Boots,

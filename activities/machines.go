@@ -53,7 +53,7 @@ func (a *Record) Send(ctx context.Context, in SendIn) (string, error) {
 	case CommandWriteImage:
 		c.Args, c.Secrets, err = writeArgs(w)
 	case CommandConfigDrive:
-		c.Args, c.Secrets, err = a.configArgs(ctx, w)
+		err = a.configArgs(ctx, w, &c)
 	case CommandErase:
 		ask, err := askOf(w)
 		if err != nil {
@@ -97,11 +97,11 @@ func writeArgs(w Work) (any, map[string]string, error) {
 }
 
 // configArgs makes the NoCloud documents. JSON is YAML, so that nothing needs
-// escaping by hand.
-func (a *Record) configArgs(ctx context.Context, w Work) (any, map[string]string, error) {
+// escaping by hand. The vendor data is sealed: it can hold a one-time token.
+func (a *Record) configArgs(ctx context.Context, w Work, c *CommandIn) error {
 	var in fleet.MetalDeployIn
 	if err := json.Unmarshal(w.Input, &in); err != nil {
-		return nil, nil, fmt.Errorf("read the input of operation %s: %w", w.OperationID, err)
+		return fmt.Errorf("read the input of operation %s: %w", w.OperationID, err)
 	}
 	hostname := strings.ReplaceAll(w.NodeID, "_", "-")
 	switch {
@@ -115,27 +115,17 @@ func (a *Record) configArgs(ctx context.Context, w Work) (any, map[string]string
 		"instance-id": w.NodeID + "." + w.OperationID, "local-hostname": hostname, "public-keys": orEmpty(in.SSHKeys),
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("write the meta data: %w", err)
+		return fmt.Errorf("write the meta data: %w", err)
 	}
-	args := map[string]any{"metaData": string(meta) + "\n"}
-	if in.Expect == "" || in.Expect == "report" {
-		url, err := a.Machines.ReportURL(ctx, w.OperationID)
-		if err != nil {
-			return nil, nil, fmt.Errorf("make the report URL: %w", err)
-		}
-		vendor, err := json.Marshal(map[string]any{"phone_home": map[string]any{
-			"url": url, "post": []string{"instance_id", "hostname", "fqdn"}, "tries": phoneHomeTries,
-		}})
-		if err != nil {
-			return nil, nil, fmt.Errorf("write the vendor data: %w", err)
-		}
-		args["vendorData"] = "#cloud-config\n" + string(vendor) + "\n"
+	c.Args = map[string]any{"metaData": string(meta) + "\n"}
+	c.Secrets = map[string]string{"userData": fleet.SecretUserData, "networkData": fleet.SecretNetworkData}
+	vendor, err := a.vendorData(ctx, w, in)
+	if err != nil || vendor == "" {
+		return err
 	}
-	return args, map[string]string{"userData": fleet.SecretUserData, "networkData": fleet.SecretNetworkData}, nil
+	c.Sealed = map[string]string{"vendorData": vendor}
+	return nil
 }
-
-// phoneHomeTries is how often cloud-init tries to report.
-const phoneHomeTries = 10
 
 // What Watch can look for.
 const (

@@ -136,6 +136,8 @@ type Machines interface {
 	SendNodeCommand(ctx context.Context, operationID string, c CommandIn) (string, error)
 	// InSession says whether the agent of the operation's node has a session.
 	InSession(ctx context.Context, operationID string) (bool, error)
+	// JoinFile makes what the installed system joins as its node by, made once.
+	JoinFile(ctx context.Context, operationID string) (fleet.JoinFile, error)
 	// Command reads a command.
 	Command(ctx context.Context, commandID string) (Command, error)
 	// CancelCommands cancels the operation's open commands.

@@ -6,16 +6,9 @@ import (
 	"fmt"
 	"os"
 	"time"
-)
 
-// JoinFile tells an agent to join by itself: the system that a deploy installs
-// finds it in the agent's folder.
-type JoinFile struct {
-	GatewayURL    string `json:"gatewayUrl"`
-	CAFingerprint string `json:"caFingerprint"`
-	// Token is a join token's secret or a deploy token.
-	Token string `json:"token"`
-}
+	"github.com/bettercompute/compute/fleet"
+)
 
 // How long an agent waits before it looks whether the machine has joined, and
 // before it asks again after a refusal that a person may have mended.
@@ -83,7 +76,7 @@ func Keep(ctx context.Context, cfg ServeConfig) error {
 // joinByFile joins by the join file, when there is one. refused is the control
 // plane's no.
 func joinByFile(ctx context.Context, cfg ServeConfig) (refused, err error) {
-	var f JoinFile
+	var f fleet.JoinFile
 	err = cfg.State.readJSON(&f, fileJoin)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil

@@ -64,9 +64,6 @@ func metalDeploy(ctx context.Context, c *Call, in fleet.MetalDeployIn) (fleet.Me
 			in.Expect = "boot"
 		}
 	}
-	if in.Expect == "session" {
-		return fleet.MetalOperationOut{}, fleet.Errorf(fleet.CodeUnsupported, "no-agents", "expect: session needs agents on installed systems, which this release does not install; use report or boot")
-	}
 	u, err := url.Parse(in.Image.URL)
 	if err != nil {
 		return fleet.MetalOperationOut{}, fleet.Invalid("image.url", "an http or https URL")
@@ -85,6 +82,10 @@ func metalDeploy(ctx context.Context, c *Call, in fleet.MetalDeployIn) (fleet.Me
 	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbDeploy}, stored: stored, secrets: secrets, steps: fleet.StepsAsk{ISO: iso},
 		input: func(ctx context.Context, tx pgx.Tx, node fleet.MetalNode) error {
 			site, err := store.LoadSite(ctx, tx, node.TenantID, node.SiteID)
+			if err == nil && in.Expect == "session" && (site.Boot == nil || !site.Boot.InstallAgent) {
+				return fleet.Errorf(fleet.CodeUnsupported, "no-agents",
+					"expect: session waits for nodeagent on the installed system, and this site gives none a token to join by: set boot.installAgent on it (sites/update), or use report or boot")
+			}
 			if err != nil || node.BMC == nil || node.BMC.CheckedAt == nil {
 				return err // what the machine offers is not known yet; its state is judged next
 			}

@@ -11,10 +11,18 @@ import (
 )
 
 func registerSites(r *Registry) {
-	Handle(r, "sites", "create", sitesCreate)
+	Handle(r, "sites", "create", sitesCreate, func(in fleet.SitesCreateIn) error { return bootInput(in.Boot) })
 	Handle(r, "sites", "get", sitesGet)
 	Handle(r, "sites", "list", sitesList, paged(sitesPage))
-	Handle(r, "sites", "update", sitesUpdate)
+	Handle(r, "sites", "update", sitesUpdate, func(in fleet.SitesUpdateIn) error { return bootInput(in.Boot) })
+}
+
+// bootInput refuses a program to be installed that could be any.
+func bootInput(in *fleet.BootSpec) error {
+	if in != nil && (in.AgentURL == "") != (in.AgentChecksum == "") {
+		return fleet.Invalid("boot.agentChecksum", "given with agentUrl, and only with it")
+	}
+	return nil
 }
 
 // event is an event of the calling tenant's own thing.

@@ -5,6 +5,19 @@ import (
 	"strings"
 )
 
+// JoinFilePath is where an agent finds the JoinFile of the system that it runs
+// on.
+const JoinFilePath = "/var/lib/nodeagent/join.json"
+
+// JoinFile tells an agent to join by itself: the system that a deploy installs
+// has one.
+type JoinFile struct {
+	GatewayURL    string `json:"gatewayUrl"`
+	CAFingerprint string `json:"caFingerprint"`
+	// Token is a join token's secret or a deploy token.
+	Token string `json:"token"`
+}
+
 // UniversalMACs are the addresses that a maker gave, in lower case, sorted and
 // once each: those that software made up (locally administered) and group
 // addresses name no machine.

@@ -19,7 +19,10 @@ type TimeoutsSpec struct {
 // BootSpec is what a site offers for booting.
 type BootSpec struct {
 	PXE          bool `json:"pxe,omitempty" doc:"The site has its own DHCP and TFTP for bootVia: pxe."`
-	InstallAgent bool `json:"installAgent,omitempty" doc:"Deploys install nodeagent."`
+	InstallAgent bool `json:"installAgent,omitempty" doc:"Installed systems become their nodes: deploys give them a one-time token that nodeagent joins by."`
+	// AgentURL is for images that do not hold nodeagent.
+	AgentURL      string `json:"agentUrl,omitempty" validate:"omitempty,max=2048,pattern=httpURL" doc:"Where an installed system fetches nodeagent; absent, its image holds it."`
+	AgentChecksum string `json:"agentChecksum,omitempty" validate:"omitempty,pattern=checksum" doc:"sha256: and the hex digest of the file at agentUrl, which needs it."`
 }
 
 // ConcurrencySpec bounds how many operations of a site are in a step at once.

@@ -128,5 +128,8 @@ type CommandIn struct {
 	// which are merged into the arguments at delivery. A secret that the
 	// operation does not carry is left out.
 	Secrets map[string]string
+	// Sealed are arguments that are secrets themselves: sealed where they lie, and
+	// merged into the others at delivery.
+	Sealed  map[string]string
 	Expires time.Duration
 }

@@ -36,7 +36,7 @@ func (r *rig) keep(state agent.State, h *memberHost) (stop func() error) {
 // joinFile tells a running agent to join by itself.
 func (r *rig) joinFile(state agent.State, token string) {
 	r.t.Helper()
-	raw, err := json.Marshal(agent.JoinFile{GatewayURL: r.GatewayURL, CAFingerprint: r.ca.Fingerprint(), Token: token})
+	raw, err := json.Marshal(fleet.JoinFile{GatewayURL: r.GatewayURL, CAFingerprint: r.ca.Fingerprint(), Token: token})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -130,7 +130,7 @@ func (g *Gateway) keepMembers(ctx context.Context) {
 		}
 		if now.Sub(beaten) >= beatEvery {
 			beaten = now
-			if err := g.store.BeatGateway(ctx, g.id); err != nil && ctx.Err() == nil {
+			if err := g.store.BeatGateway(ctx, g.id, g.joinFingerprint()); err != nil && ctx.Err() == nil {
 				g.log.Warn("saying that the gateway serves", "error", err)
 			}
 		}
@@ -138,6 +138,15 @@ func (g *Gateway) keepMembers(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// joinFingerprint is that of the CA by which joining machines know the gateway,
+// "" when none can join.
+func (g *Gateway) joinFingerprint() string {
+	if g.cfg.Nodes == nil {
+		return ""
+	}
+	return g.cfg.CA.Fingerprint()
 }
 
 func (g *Gateway) endMembers(ctx context.Context) {

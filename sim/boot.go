@@ -39,6 +39,7 @@ func (m *Machine) boot(i int, at time.Time) {
 		if reportURL(s.bootDisk()) != "" {
 			s.Running.ReportAt = at.Add(osBootTime)
 		}
+		m.startInstalled(i, osBootTime)
 	}
 	m.logBoot(entry)
 }

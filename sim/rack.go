@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -34,6 +36,9 @@ type Options struct {
 	// Booted is what a machine does that booted our image, until ctx ends because
 	// the machine is reset or powered off. Nil runs the agent of package agent.
 	Booted func(ctx context.Context, h *BootedMachine)
+	// NoAgents leaves the agents of installed systems out: a session each is too
+	// much for a rack of many thousands.
+	NoAgents bool
 	// HTTP fetches what machines fetch; default one with sensible limits.
 	HTTP *http.Client
 	// Log gets what a person who runs a rack wants to know; default discards.
@@ -57,6 +62,8 @@ type Rack struct {
 	journal *journal
 	due     *agenda
 	images  imageShelf
+	// agents is the folder of what agents of installed systems keep.
+	agents  string
 	running sync.WaitGroup
 
 	mu      sync.RWMutex
@@ -103,6 +110,9 @@ func NewRack(opts Options) (*Rack, error) {
 }
 
 func (r *Rack) start() error {
+	if err := r.openAgents(); err != nil {
+		return err
+	}
 	past, err := r.openJournal()
 	if err != nil {
 		return err
@@ -117,6 +127,19 @@ func (r *Rack) start() error {
 	go r.due.run(r.ctx)
 	if r.opts.Control != "" {
 		return r.listenControl()
+	}
+	return nil
+}
+
+// openAgents makes the folder of the agents' identities, which survives where
+// the rack's journal does.
+func (r *Rack) openAgents() (err error) {
+	if r.opts.StateDir != "" {
+		r.agents = filepath.Join(r.opts.StateDir, "agents")
+		return nil
+	}
+	if r.agents, err = os.MkdirTemp("", "bmcsim-agents-"); err != nil {
+		return fmt.Errorf("folder of the agents: %w", err)
 	}
 	return nil
 }
@@ -181,6 +204,9 @@ func (r *Rack) Remove(id string) bool {
 		_ = m.listener.Close() // nothing is owed to a machine that is gone
 	}
 	r.journal.remove(m.id)
+	if err := os.RemoveAll(filepath.Join(r.agents, m.id)); err != nil {
+		r.log.Warn("what the agent of a removed machine kept is still there", "machine", m.id, "error", err)
+	}
 	return true
 }
 
@@ -253,6 +279,9 @@ func (r *Rack) Close() error {
 	if r.journal != nil {
 		r.flush()
 		errs = append(errs, r.journal.close())
+	}
+	if r.opts.StateDir == "" {
+		errs = append(errs, os.RemoveAll(r.agents))
 	}
 	return errors.Join(errs...)
 }

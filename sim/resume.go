@@ -180,7 +180,8 @@ func (r *Rack) resumeMachine(p *pastMachine) error {
 }
 
 // restart takes up what the machine was doing: what runs our image runs it
-// again, as a program that was started anew on a machine that stayed up.
+// again, as a program that was started anew on a machine that stayed up, and so
+// does the agent of an installed system.
 func (m *Machine) restart() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -189,6 +190,9 @@ func (m *Machine) restart() {
 			if base, id, ok := bootImage(run.URL); ok {
 				m.startImage(i, base, id)
 			}
+		}
+		if run := m.st.Systems[i].Running; run != nil && run.Source == sourceDisk {
+			m.startInstalled(i, 0)
 		}
 	}
 	if m.advance(m.rack.clock.now()) {

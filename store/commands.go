@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -45,6 +46,7 @@ func (s *Store) SendCommand(ctx context.Context, operationID string, c fleet.Com
 	if err != nil {
 		return "", err
 	}
+	maps.Copy(secrets, c.Sealed)
 	args, err := json.Marshal(c.Args)
 	if err != nil {
 		return "", fmt.Errorf("write the arguments of command %s: %w", c.Type, err)

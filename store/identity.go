@@ -24,6 +24,8 @@ func RevokeNodeIdentity(ctx context.Context, tx pgx.Tx, nodeID, reason string) (
 	batch := &pgx.Batch{}
 	batch.Queue(`UPDATE commands SET state = 'cancelled', secrets = NULL, ended_at = now()
 		WHERE node_id = $1 AND boot_id IS NULL AND state IN ('pending', 'delivered')`, nodeID)
+	// What an earlier deploy left on its disk binds no key any more.
+	batch.Queue(`UPDATE deploy_tokens SET expires_at = least(expires_at, now()) WHERE node_id = $1`, nodeID)
 	batch.Queue(`UPDATE sessions SET disconnected_at = coalesce(disconnected_at, now()) WHERE node_id = $1`, nodeID)
 	// Connected exists only while there is an identity to connect with.
 	batch.Queue(`DELETE FROM conditions WHERE node_id = $1 AND type = 'Connected'`, nodeID)

@@ -36,9 +36,9 @@ func (s *Store) admit(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken
 	if err := bindMachine(ctx, tx, in, token, out.NodeID); err != nil {
 		return out, err
 	}
-	err = tx.QueryRow(ctx, `INSERT INTO certificates (serial, node_id, generation, not_after, key_hash)
-		SELECT $1, id, identity_generation, now() + $3::interval, $4 FROM nodes WHERE id = $2
-		RETURNING generation, now(), not_after`, in.Serial, out.NodeID, certLife, in.KeyHash).Scan(&out.Generation, &out.At, &out.NotAfter)
+	err = tx.QueryRow(ctx, `INSERT INTO certificates (serial, node_id, generation, not_after, key_hash, token_id)
+		SELECT $1, id, identity_generation, now() + $3::interval, $4, $5 FROM nodes WHERE id = $2
+		RETURNING generation, now(), not_after`, in.Serial, out.NodeID, certLife, in.KeyHash, token.ID).Scan(&out.Generation, &out.At, &out.NotAfter)
 	if err != nil {
 		return out, fmt.Errorf("record the certificate of node %s: %w", out.NodeID, err)
 	}
@@ -86,15 +86,23 @@ func (s *Store) newNode(ctx context.Context, tx pgx.Tx, token joinToken) (string
 		Input: map[string]any{}, RequestedBy: "join:" + token.ID})
 }
 
+// unanswered says whether the key $1 was bound with the token $2 and no
+// certificate of that came to anything: then the machine may ask again, since
+// the answer to a join can be lost. One that was used or revoked was answered,
+// and its token is spent.
+const unanswered = `EXISTS (SELECT FROM node_keys WHERE hash = $1 AND token_id = $2)
+	AND NOT EXISTS (SELECT FROM certificates WHERE key_hash = $1 AND token_id = $2
+		AND (used_at IS NOT NULL OR revoked_at IS NOT NULL AND revoke_reason <> 'joined again'))`
+
 // useJoinToken counts a use; the conditions are judged by the statement that
-// counts. A machine whose key was bound with the token uses it once, however
-// often it asks: the answer to a join can be lost.
+// counts. A machine uses its token once, however often it asks before it has an
+// answer.
 func useJoinToken(ctx context.Context, tx pgx.Tx, token joinToken, keyHash []byte) error {
 	if token.DeployNode != "" {
 		return useDeployToken(ctx, tx, token, keyHash)
 	}
 	var before bool
-	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM node_keys WHERE hash = $1 AND token_id = $2)`, keyHash, token.ID).Scan(&before)
+	err := tx.QueryRow(ctx, `SELECT `+unanswered, keyHash, token.ID).Scan(&before)
 	if err != nil {
 		return fmt.Errorf("look for a former use of join token %s: %w", token.ID, err)
 	}
@@ -114,8 +122,8 @@ func useJoinToken(ctx context.Context, tx pgx.Tx, token joinToken, keyHash []byt
 
 func useDeployToken(ctx context.Context, tx pgx.Tx, token joinToken, keyHash []byte) error {
 	tag, err := tx.Exec(ctx, `UPDATE deploy_tokens SET used_at = coalesce(used_at, now())
-		WHERE node_id = $1 AND 'deploy ' || operation_id = $2 AND expires_at > now()
-		AND (used_at IS NULL OR EXISTS (SELECT FROM node_keys WHERE hash = $3 AND token_id = $2))`, token.DeployNode, token.ID, keyHash)
+		WHERE node_id = $3 AND 'deploy ' || operation_id = $2 AND expires_at > now()
+		AND (used_at IS NULL OR `+unanswered+`)`, keyHash, token.ID, token.DeployNode)
 	if err != nil {
 		return fmt.Errorf("use the deploy token of node %s: %w", token.DeployNode, err)
 	}
@@ -176,6 +184,21 @@ func knownMachine(err error, doing string) error {
 		return &fleet.Error{Code: fleet.CodeConflict, Reason: fleet.ReasonMachineKnown, Detail: "the machine joined as another node at the same moment", Err: err}
 	}
 	return wrapDoing(err, doing)
+}
+
+// JoinFile makes what the system that an operation installs joins as its node
+// by: a one-time token, and the gateway that takes it. Made again it is the same.
+func (s *Store) JoinFile(ctx context.Context, operationID string) (fleet.JoinFile, error) {
+	f := fleet.JoinFile{GatewayURL: s.GatewayURL}
+	err := s.pool.QueryRow(ctx, `SELECT ca_fingerprint FROM gateways WHERE ca_fingerprint IS NOT NULL ORDER BY at DESC LIMIT 1`).Scan(&f.CAFingerprint)
+	if isNoRows(err) {
+		return f, fleet.Errorf(fleet.CodeUnavailable, "no-gateway", "no gateway with a CA of nodes has served yet; start one")
+	}
+	if err != nil {
+		return f, fmt.Errorf("look for the gateways' CA: %w", err)
+	}
+	f.Token, err = s.DeployToken(ctx, operationID)
+	return f, err
 }
 
 // DeployToken makes the one-time token by which the system that an operation

@@ -139,11 +139,12 @@ func (s *Store) TouchSessions(ctx context.Context, held []HeldSession) error {
 	return wrapDoing(err, "note who was heard of")
 }
 
-// BeatGateway notes that a gateway serves. A pause in it begins anew the time
-// since when it has served without a break.
-func (s *Store) BeatGateway(ctx context.Context, id string) error {
-	_, err := s.pool.Exec(ctx, `INSERT INTO gateways (id) VALUES ($1)
-		ON CONFLICT (id) DO UPDATE SET at = now(), since = CASE WHEN gateways.at > now() - interval '30 seconds' THEN gateways.since ELSE now() END`, id)
+// BeatGateway notes that a gateway serves, and by which CA machines know it; ""
+// when it lets none join. A pause in it begins anew the time since when it has
+// served without a break.
+func (s *Store) BeatGateway(ctx context.Context, id, caFingerprint string) error {
+	_, err := s.pool.Exec(ctx, `INSERT INTO gateways (id, ca_fingerprint) VALUES ($1, NULLIF($2, ''))
+		ON CONFLICT (id) DO UPDATE SET at = now(), since = CASE WHEN gateways.at > now() - interval '30 seconds' THEN gateways.since ELSE now() END`, id, caFingerprint)
 	return wrapDoing(err, "note that the gateway serves")
 }
 

@@ -24,8 +24,8 @@ func checkDeploy(_ workflow.Context, r *run) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if r.job.Ask.Expect == expectSession {
-		return "", activities.NewReason(string(activities.KindUnsupported), "expect: session needs the agent's sessions, which this release does not have")
+	if r.job.Ask.Expect == expectSession && !r.job.Joins {
+		return "", activities.NewReason(string(activities.KindUnsupported), "expect: session waits for nodeagent, and the site gives installed systems no token to join by (boot.installAgent)")
 	}
 	return "boots by " + via, nil
 }
@@ -63,7 +63,15 @@ func writeConfig(ctx workflow.Context, r *run) (string, error) {
 // confirm waits for what the caller expects of the installed system.
 func confirm(ctx workflow.Context, r *run) (string, error) {
 	r.mem.Confirmed = r.job.Ask.Expect
-	if r.job.Ask.Expect == expectReport {
+	switch r.job.Ask.Expect {
+	case expectSession:
+		_, err := r.await(ctx, waiting{
+			what: activities.WatchSession, limit: r.job.Waits.Report, code: activities.CodeNoSession,
+			late: "the installed system's agent opened no session within %s",
+			show: fleet.WaitingFor{Actor: "installed system", What: "it boots, and its agent joins and opens a session", Then: "failed", YouCan: []string{"metal/abort", "metal/power"}},
+		})
+		return "the installed system's agent is in session", err
+	case expectReport:
 		_, err := r.await(ctx, waiting{
 			what: activities.WatchReport, limit: r.job.Waits.Report, code: activities.CodeNoReport,
 			late: "the installed system did not report within %s",

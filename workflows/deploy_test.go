@@ -1,6 +1,7 @@
 package workflows_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -43,8 +44,39 @@ func TestDeployWritesAnImage(t *testing.T) {
 	if meta := args["metaData"].(string); !strings.Contains(meta, `"local-hostname":"n1"`) || !strings.Contains(meta, "ssh-ed25519 AAAA") {
 		t.Errorf("meta data %s", meta)
 	}
-	if vendor := args["vendorData"].(string); !strings.HasPrefix(vendor, "#cloud-config\n") || !strings.Contains(vendor, "http://boot/report/r1") {
+	if vendor := config.Sealed["vendorData"]; !strings.HasPrefix(vendor, "#cloud-config\n") || !strings.Contains(vendor, "http://boot/report/r1") {
 		t.Errorf("vendor data %s", vendor)
+	}
+}
+
+// Where the site lets installed systems become their nodes, they get a token to
+// join by, sealed, and a deploy can wait for their agent.
+func TestDeployAwaitsSession(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, fleet.VerbDeploy, deployInput(func(in *fleet.MetalDeployIn) { in.Expect = "session" }))
+	b.work.Site.Boot = &fleet.BootSpec{InstallAgent: true, AgentURL: "http://files/nodeagent", AgentChecksum: "sha256:" + sum}
+	b.noAgent = true
+	b.env.RegisterDelayedCallback(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.waiting == nil || !strings.Contains(b.waiting.What, "session") {
+			t.Errorf("waits for %+v", b.waiting)
+		}
+		b.noAgent = false
+	}, 30*time.Minute)
+	b.succeeds(t)
+	b.clean(t)
+	if b.result.Image.Confirmed != "session" {
+		t.Errorf("confirmed by %q", b.result.Image.Confirmed)
+	}
+	config := b.commands[1].in
+	for _, want := range []string{fleet.JoinFilePath, "bcdeploy_secret=1", "http://files/nodeagent", sum} {
+		if !strings.Contains(config.Sealed["vendorData"], want) {
+			t.Errorf("the vendor data lacks %q: %s", want, config.Sealed["vendorData"])
+		}
+	}
+	if strings.Contains(fmt.Sprint(config.Args), "bcdeploy") {
+		t.Errorf("the token lies open: %v", config.Args)
 	}
 }
 
@@ -69,9 +101,9 @@ func TestDeployRefusesBeforeItChanges(t *testing.T) {
 		input fleet.MetalDeployIn
 		caps  fleet.Capabilities
 	}{
-		"no way to boot":     {deployInput(nil), fleet.Capabilities{Driver: "redfish", BootOverride: true}},
-		"boot not offered":   {deployInput(func(in *fleet.MetalDeployIn) { in.BootVia = "httpBoot" }), fleet.Capabilities{Driver: "redfish", BootOverride: true, VirtualMedia: true}},
-		"sessions not there": {deployInput(func(in *fleet.MetalDeployIn) { in.Expect = "session" }), fleet.Capabilities{Driver: "redfish", BootOverride: true, VirtualMedia: true}},
+		"no way to boot":       {deployInput(nil), fleet.Capabilities{Driver: "redfish", BootOverride: true}},
+		"boot not offered":     {deployInput(func(in *fleet.MetalDeployIn) { in.BootVia = "httpBoot" }), fleet.Capabilities{Driver: "redfish", BootOverride: true, VirtualMedia: true}},
+		"no agent to wait for": {deployInput(func(in *fleet.MetalDeployIn) { in.Expect = "session" }), fleet.Capabilities{Driver: "redfish", BootOverride: true, VirtualMedia: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -48,6 +48,9 @@ var recordings = []struct {
 	{name: "Commission", verb: fleet.VerbCommission, input: fleet.MetalCommissionIn{}},
 	{name: "Commission-tests", verb: fleet.VerbCommission, input: fleet.MetalCommissionIn{Tests: []string{"memory"}}},
 	{name: "Deploy", verb: fleet.VerbDeploy, input: deployInput(nil)},
+	{name: "Deploy-session", verb: fleet.VerbDeploy, input: deployInput(func(in *fleet.MetalDeployIn) { in.Expect = "session" }), set: func(w *world) {
+		w.work.Site.Boot = &fleet.BootSpec{InstallAgent: true}
+	}},
 	{name: "Deploy-iso", verb: fleet.VerbDeploy, input: deployInput(func(in *fleet.MetalDeployIn) { in.Image.Format = "iso" })},
 	{name: "Deploy-retried", verb: fleet.VerbDeploy, input: deployInput(nil), signal: fleet.SignalRetry, set: refuse("SetPower on")},
 	{name: "Deploy-aborted", verb: fleet.VerbDeploy, input: deployInput(nil), signal: fleet.SignalAbort, at: fleet.StepAwaitCallIn,

@@ -54,6 +54,7 @@ func command() *cobra.Command {
 	fl.StringVar(&f.profile, "profile", "generic", "vendor profile, or a mix such as dell=3,hpe=1: "+strings.Join(sim.Profiles(), ", "))
 	fl.Uint64Var(&f.opts.Seed, "seed", 1, "decides identities and what varies")
 	fl.Float64Var(&f.opts.TimeScale, "time-scale", 1, "how much faster than real time all simulated time runs")
+	fl.BoolVar(&f.opts.NoAgents, "no-agents", false, "do not run the agents of installed systems, which keep a session each")
 	fl.BoolVar(&f.verbose, "verbose", false, "log boots and connection errors")
 	return c
 }

@@ -127,7 +127,15 @@ func (r *rig) serveGateway(node, boot net.Listener, log *slog.Logger) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	g, err := gateway.New(gateway.Config{Store: r.store, CA: ca, Log: log})
+	between, err := ca.NewIntermediate("nodes")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	nodes, err := identity.NewIssuer(between, ca.Cert, "compute.example")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	g, err := gateway.New(gateway.Config{Store: r.store, CA: ca, Nodes: nodes, Log: log})
 	if err != nil {
 		r.t.Fatal(err)
 	}
