@@ -64,7 +64,7 @@ func New(in io.Reader, out, errOut io.Writer) *cobra.Command {
 		}
 		g.AddCommand(a.methodCmd(m))
 	}
-	root.AddCommand(a.loginCmd(), a.bmcCmd())
+	root.AddCommand(a.loginCmd(), a.bmcCmd(), a.sshCmd())
 	return root
 }
 
@@ -105,9 +105,12 @@ func (e failedOperation) Error() string {
 func ExitCode(err error) int {
 	var usage usageError
 	var failed failedOperation
+	var ssh sshEnded
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &ssh):
+		return ssh.code
 	case errors.As(err, &failed), errors.Is(err, errNotUsable), errors.Is(err, errRows):
 		return ExitFailed
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -159,6 +160,10 @@ func (a *app) resolveNode(ctx context.Context, in map[string]any) error {
 	for _, by := range []string{"name", "serial"} {
 		var page fleet.MetalPage
 		err := a.call(ctx, "metal", "list", map[string]any{"tenantId": in["tenantId"], by: given}, &page)
+		var p *problem
+		if errors.As(err, &p) && p.Code == fleet.CodeAccessDenied {
+			return a.resolveName(ctx, in, given)
+		}
 		if err != nil {
 			return fmt.Errorf("look up node %q: %w", given, err)
 		}
@@ -176,4 +181,35 @@ func (a *app) resolveNode(ctx context.Context, in map[string]any) error {
 		}
 	}
 	return fmt.Errorf("no node has the id, name or serial %q in tenant %v", given, in["tenantId"])
+}
+
+// resolveName is resolveNode for those who may not read machines: it looks for
+// the name among the nodes that they see.
+func (a *app) resolveName(ctx context.Context, in map[string]any, name string) error {
+	ask := map[string]any{"tenantId": in["tenantId"]}
+	var ids []string
+	for {
+		var page fleet.NodesPage
+		if err := a.call(ctx, "nodes", "list", ask, &page); err != nil {
+			return fmt.Errorf("look up node %q: %w", name, err)
+		}
+		for _, n := range page.Items {
+			if n.Name == name {
+				ids = append(ids, n.ID)
+			}
+		}
+		if page.NextCursor == "" {
+			break
+		}
+		ask["cursor"] = page.NextCursor
+	}
+	switch len(ids) {
+	case 0:
+		return fmt.Errorf("no node has the id or name %q in tenant %v, or you may not see it", name, in["tenantId"])
+	case 1:
+		in["nodeId"] = ids[0]
+		return nil
+	default: // a name is unique in its site only
+		return usagef("%d nodes have name %q: name one by its id: %s", len(ids), name, strings.Join(ids, ", "))
+	}
 }

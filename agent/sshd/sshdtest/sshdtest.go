@@ -5,6 +5,8 @@ package sshdtest
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -82,6 +84,29 @@ func New(t testing.TB, more ...string) *Server {
 		"PermitRootLogin prohibit-password", "AuthorizedKeysFile " + s.Path("authorized_keys"), "MaxStartups 100"}, more...)
 	s.Write("sshd_config", strings.Join(lines, "\n")+"\n")
 	return s
+}
+
+// Account is the account that the test runs as.
+func Account(t testing.TB) string {
+	t.Helper()
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return me.Username
+}
+
+// NewKey makes a key and its public half as a .pub file holds it.
+func NewKey(t testing.TB) (signer ssh.Signer, public string) {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if signer, err = ssh.NewSignerFromSigner(private); err != nil {
+		t.Fatal(err)
+	}
+	return signer, strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey())))
 }
 
 // Path is a path below the server's folder.
