@@ -215,15 +215,15 @@ func (f *sshFleet) joined(uuid string) *sshHost {
 	}
 	h.node = id.NodeID
 	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
+	done := make(chan struct{})
 	go func() {
-		done <- agent.Serve(ctx, agent.ServeConfig{State: h.state, Host: h, Log: f.log, RetryPause: 50 * time.Millisecond})
+		defer close(done)
+		err := agent.Serve(ctx, agent.ServeConfig{State: h.state, Host: h, Log: f.log, RetryPause: 50 * time.Millisecond})
+		if ctx.Err() == nil {
+			f.t.Errorf("the agent ended: %v", err)
+		}
 	}()
-	h.leave = func() {
-		stop()
-		<-done
-		done <- nil
-	}
+	h.leave = func() { stop(); <-done }
 	f.t.Cleanup(h.leave)
 	return h
 }
