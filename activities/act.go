@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -77,7 +78,8 @@ func (a *BMC) change(ctx context.Context, in Act, do func(ctx context.Context, c
 
 // run opens, does, releases, and turns the error into what Temporal judges.
 func (a *BMC) run(parent context.Context, in Act, open opener, do func(ctx context.Context, c bmc.Client) error) error {
-	stop := beat(parent)
+	before := awayBefore(parent)
+	stop := sync.OnceFunc(beat(parent, before))
 	defer stop()
 	ctx := parent
 	if in.Bound > 0 {
@@ -103,7 +105,8 @@ func (a *BMC) run(parent context.Context, in Act, open opener, do func(ctx conte
 	if parent.Err() != nil {
 		return cancelled(parent)
 	}
-	return a.judge(parent, in, err)
+	stop() // the last heartbeat is the judgement's
+	return a.judge(parent, in, before, err)
 }
 
 // cancelled tells a cancelled act from a worker that stops.
@@ -116,15 +119,54 @@ func cancelled(ctx context.Context) error {
 	}
 }
 
+// away is how long a BMC has been busy or away, or how often it answered
+// nonsense, over attempts of an act that follow each other. It travels in the
+// act's heartbeats. Attempts that failed for another reason, such as Postgres
+// being away, are not in it.
+type away struct {
+	Since              time.Time
+	Attempts, Nonsense int
+}
+
+// awayBefore is what the attempt before left; none is the zero value.
+func awayBefore(ctx context.Context) away {
+	var a away
+	if activity.HasHeartbeatDetails(ctx) && activity.GetHeartbeatDetails(ctx, &a) != nil {
+		return away{} // a detail of another kind
+	}
+	return a
+}
+
+// again is away after one more attempt that ended so.
+func (a away) again(kind bmc.Kind) away {
+	switch kind {
+	case bmc.KindProtocol:
+		return away{Nonsense: a.Nonsense + 1}
+	case bmc.KindBusy, bmc.KindUnreachable:
+		if a.Attempts == 0 {
+			a.Since = time.Now()
+		}
+		return away{Since: a.Since, Attempts: a.Attempts + 1}
+	default:
+		return away{}
+	}
+}
+
+// spent says whether the attempts are over.
+func (a away) spent(bound time.Duration) bool {
+	return a.Nonsense >= protocolAttempts || a.Attempts >= awayAttempts && bound > 0 && time.Since(a.Since) > bound
+}
+
 // judge keeps evidence, records what the error says of the BMC, and ends the
 // attempts once they are spent.
-func (a *BMC) judge(ctx context.Context, in Act, err error) error {
+func (a *BMC) judge(ctx context.Context, in Act, before away, err error) error {
 	kind := bmc.KindOf(err)
 	if kind == "" && errors.Is(err, context.DeadlineExceeded) {
 		err = &bmc.Error{Kind: bmc.KindTimeout, Doing: "act on the BMC", Cause: "it did not end within " + in.Bound.String(), Err: err}
 		kind = bmc.KindTimeout
 	}
-	if kind == "" {
+	if kind == "" || errors.Is(err, ErrLeased) {
+		activity.RecordHeartbeat(ctx, away{})
 		return toTemporal(err)
 	}
 	if x := a.Gate.Exchanges(in.NodeID); len(x) > 0 {
@@ -133,23 +175,12 @@ func (a *BMC) judge(ctx context.Context, in Act, err error) error {
 		}
 	}
 	a.showTrouble(ctx, in, kind, err)
-	if in.Once || a.spent(ctx, in, kind) {
+	now := before.again(kind)
+	activity.RecordHeartbeat(ctx, now)
+	if in.Once || now.spent(in.Away) {
 		return final(err)
 	}
 	return toTemporal(err)
-}
-
-// spent says whether the attempts at an error that may go away are over.
-func (a *BMC) spent(ctx context.Context, in Act, kind bmc.Kind) bool {
-	info := activity.GetInfo(ctx)
-	switch kind {
-	case bmc.KindProtocol:
-		return info.Attempt >= protocolAttempts
-	case bmc.KindBusy, bmc.KindUnreachable:
-		return in.Away > 0 && info.Attempt >= awayAttempts && time.Since(info.ScheduledTime) > in.Away
-	default:
-		return false
-	}
 }
 
 // troubles are the conditions that errors of BMCs show.
@@ -169,8 +200,8 @@ func (a *BMC) showTrouble(ctx context.Context, in Act, kind bmc.Kind, err error)
 	}
 }
 
-// beat sends heartbeats until it is stopped.
-func beat(ctx context.Context) (stop func()) {
+// beat sends heartbeats with a detail until it is stopped.
+func beat(ctx context.Context, detail any) (stop func()) {
 	done := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
@@ -184,7 +215,7 @@ func beat(ctx context.Context) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-t.C:
-				activity.RecordHeartbeat(ctx)
+				activity.RecordHeartbeat(ctx, detail)
 			}
 		}
 	}()
@@ -252,7 +283,6 @@ const settleWithin = 5 * time.Second
 func (j *journal) progress(ctx context.Context) func(string) {
 	last := ""
 	return func(detail string) {
-		activity.RecordHeartbeat(ctx, detail)
 		if detail == last || j.notes.Add(1) > maxNotes {
 			return
 		}

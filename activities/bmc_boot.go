@@ -184,7 +184,7 @@ func (a *BMC) BootState(ctx context.Context, in Act) (BootStateOut, error) {
 
 // EndSessions deletes the BMC session kept for the node.
 func (a *BMC) EndSessions(ctx context.Context, in Act) error {
-	stop := beat(ctx)
+	stop := beat(ctx, nil)
 	defer stop()
 	if err := a.Gate.EndSessions(ctx, in.NodeID); err != nil {
 		if ctx.Err() != nil {

@@ -140,9 +140,13 @@ func toTemporal(err error) error {
 	})
 }
 
-// final is toTemporal for an error that is not to be tried again.
+// final is toTemporal for an error that is not to be tried again. What the
+// driver would have a person do while it is tried again is not its remedy.
 func final(err error) error {
 	r := reasonFrom(err)
+	if retryable(err) {
+		r.Remedy = NewReason(r.Code, "").Remedy
+	}
 	return temporal.NewApplicationErrorWithOptions(r.Cause, r.Code, temporal.ApplicationErrorOptions{NonRetryable: true, Details: []any{r}})
 }
 

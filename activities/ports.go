@@ -6,6 +6,7 @@ package activities
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/bettercompute/compute/bmc"
@@ -160,6 +161,10 @@ const (
 	OperationCredentials Credentials = "operation"
 	StagedCredentials    Credentials = "staged"
 )
+
+// ErrLeased is in the error of a gate whose lease another worker or operation
+// holds: the BMC is not away, and the lease ends by itself.
+var ErrLeased = errors.New("the BMC's lease is held")
 
 // Gate opens BMCs: it takes the lease, checks the address, takes over the
 // session, loads the credentials (which never pass through an activity's

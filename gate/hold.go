@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/bettercompute/compute/activities"
 	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/fleet"
 	"github.com/bettercompute/compute/store"
@@ -42,7 +43,8 @@ func (g *Gate) take(ctx context.Context, nodeID, operationID string, change bool
 	}
 	if lease == nil {
 		return nil, &bmc.Error{Kind: bmc.KindBusy, Doing: "open the BMC of node " + nodeID, Unsent: true,
-			Cause: "another worker or operation is talking to it", Remedy: "nothing: it is tried again by itself", RetryAfter: min(wait, g.Waits.Busy)}
+			Cause: "another worker or operation is talking to it", Remedy: "nothing: it is tried again by itself", RetryAfter: min(wait, g.Waits.Busy),
+			Err: activities.ErrLeased}
 	}
 	return g.hold(ctx, *lease, operationID, began.Add(g.life())), nil
 }
@@ -109,7 +111,7 @@ func (h *hold) ends() time.Time {
 
 func (h *hold) lost(why string) error {
 	return &bmc.Error{Kind: bmc.KindBusy, Doing: "talk to the BMC of node " + h.lease.NodeID, Cause: "the lease was lost: " + why,
-		Remedy: "nothing: it is tried again by itself"}
+		Remedy: "nothing: it is tried again by itself", Err: activities.ErrLeased}
 }
 
 // check is asked before each changing request: the lease must last longer than

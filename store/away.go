@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"io"
+	"net"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -13,14 +14,15 @@ import (
 func Away(err error) bool {
 	var connect *pgconn.ConnectError
 	var pg *pgconn.PgError
+	var broken *net.OpError // a killed server's sockets are reset
 	switch {
 	case err == nil:
 		return false
 	case errors.As(err, &pg):
 		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P0") || pg.Code == "53300"
-	case errors.As(err, &connect):
+	case errors.As(err, &connect), errors.As(err, &broken):
 		return true
 	default:
-		return pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF)
+		return pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, pgconn.ErrConnClosed)
 	}
 }

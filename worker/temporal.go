@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"time"
 
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
@@ -62,17 +64,32 @@ func Connect(ctx context.Context, c Connection) (client.Client, string, error) {
 	}
 }
 
-// CheckRetention fails when the namespace forgets closed workflows too soon.
-func CheckRetention(ctx context.Context, c client.Client, namespace string) error {
-	resp, err := c.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: namespace})
-	if err != nil {
-		return fmt.Errorf("read the retention of namespace %s: %w", namespace, err)
+// CheckRetention fails when the namespace forgets closed workflows too soon. A
+// Temporal that does not answer is waited for.
+func CheckRetention(ctx context.Context, c client.Client, namespace string, log *slog.Logger) error {
+	var resp *workflowservice.DescribeNamespaceResponse
+	for {
+		var err error
+		if resp, err = c.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: namespace}); err == nil {
+			break
+		}
+		if !temporalAway(err) || !sleep(ctx, reconnectEvery) {
+			return fmt.Errorf("read the retention of namespace %s: %w", namespace, err)
+		}
+		log.WarnContext(ctx, "Temporal does not answer; trying again", "error", err)
 	}
 	if kept := resp.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration(); kept < MinRetention {
 		return fmt.Errorf("namespace %s keeps closed workflows for %s; %s at least are needed: temporal operator namespace update --retention 720h %s",
 			namespace, kept, MinRetention, namespace)
 	}
 	return nil
+}
+
+// temporalAway says that Temporal did not answer, or not in time.
+func temporalAway(err error) bool {
+	var unavailable *serviceerror.Unavailable
+	var late *serviceerror.DeadlineExceeded
+	return errors.As(err, &unavailable) || errors.As(err, &late)
 }
 
 // BuildID names this build to Temporal's worker versioning: a hash of the

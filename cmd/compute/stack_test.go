@@ -38,12 +38,35 @@ type stack struct {
 	seen  chan struct{} // receives one for each line, and is closed at the end
 }
 
-func buildStack(t *testing.T, state string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(state, "bin")+"/", "./cmd/compute", "./cmd/bmcsim", "./cmd/computectl")
+// built are our programs, built once for all stacks of this package.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "compute-bin-")
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-o", dir+"/", "./cmd/compute", "./cmd/bmcsim", "./cmd/computectl")
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+		return dir, fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return dir, os.Chmod(dir, 0o755)
+})
+
+// buildStack puts our programs into a stack's state, as make dev does, and
+// gives it ports of its own.
+func buildStack(t *testing.T, state string) {
+	t.Helper()
+	dir, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(state, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"compute", "bmcsim", "computectl"} {
+		if err := link(filepath.Join(dir, name), filepath.Join(state, "bin", name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ownPorts(t, state)
 }
@@ -199,6 +222,9 @@ func TestMain(m *testing.M) {
 	if err := endShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "end the shared stack:", err)
 		code = 1
+	}
+	if dir, _ := built(); dir != "" {
+		_ = os.RemoveAll(dir) // a temporary folder
 	}
 	os.Exit(code)
 }

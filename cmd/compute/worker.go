@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -88,9 +89,8 @@ func runWorker(ctx context.Context, c workerConfig) error {
 	if s.Seal == nil {
 		return errors.New("no keyset is configured: set COMPUTE_KEYSET or --keyset (compute keys init makes one)")
 	}
-	known, err := store.SchemaKnown(ctx, s.Pool())
-	if err != nil || !known {
-		return errors.Join(errors.New("the database's schema is not one this program knows: run compute migrate"), err)
+	if err := awaitSchema(ctx, s, log); err != nil {
+		return err
 	}
 	build := ""
 	if !c.unversioned {
@@ -104,7 +104,7 @@ func runWorker(ctx context.Context, c workerConfig) error {
 		return err
 	}
 	defer client.Close()
-	if err := worker.CheckRetention(ctx, client, namespace); err != nil {
+	if err := worker.CheckRetention(ctx, client, namespace, log); err != nil {
 		if !c.shortRetention {
 			return err
 		}
@@ -122,6 +122,29 @@ func runWorker(ctx context.Context, c workerConfig) error {
 		Gate: &gate.Gate{Store: s, Holder: process, OpenBMC: openBMC, Waits: scaledWaits(c.timeScale), Log: log, Reads: c.readers,
 			IdleAfter: 2 * time.Minute}}
 	return w.Run(ctx)
+}
+
+// awaitSchema returns once Postgres answers, trying until the context ends: an
+// outage at the start is waited out like any other. A schema that this program
+// does not know ends it.
+func awaitSchema(ctx context.Context, s *store.Store, log *slog.Logger) error {
+	for {
+		known, err := store.SchemaKnown(ctx, s.Pool())
+		switch {
+		case err == nil && known:
+			return nil
+		case err == nil:
+			return errors.New("the database's schema is older than this program: run compute migrate")
+		case !store.Away(err):
+			return fmt.Errorf("the database has no schema that can be read (compute migrate makes it): %w", err)
+		}
+		log.WarnContext(ctx, "Postgres does not answer; trying again", "error", err)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(2 * time.Second):
+		}
+	}
 }
 
 // processName names this process among all there ever were.
