@@ -219,15 +219,24 @@ func labelsInput(in fleet.NodesLabelIn) error {
 	if len(in.Set) == 0 && len(in.Remove) == 0 {
 		return fleet.Invalid("set", "set or remove names at least one label")
 	}
-	for key := range in.Set {
+	var wrong []fleet.FieldError
+	for _, key := range slices.Sorted(maps.Keys(in.Set)) {
 		if ownedLabel(key) {
-			return fleet.Invalid("set."+key, "a key that inventory or the system does not own (inventory/, system/)")
-		}
-		if slices.Contains(in.Remove, key) {
-			return fleet.Invalid("remove", fmt.Sprintf("no key that is also in set (%s)", key))
+			wrong = append(wrong, fleet.FieldError{Field: "set." + key, Constraint: "a key that inventory or the system does not own (inventory/, system/)"})
 		}
 	}
+	if twice := inBoth(slices.Sorted(maps.Keys(in.Set)), in.Remove); len(twice) > 0 {
+		wrong = append(wrong, fleet.FieldError{Field: "remove", Constraint: fmt.Sprintf("no key that is also in set (%s)", strings.Join(twice, ", "))})
+	}
+	if len(wrong) > 0 {
+		return invalidInput(wrong)
+	}
 	return nil
+}
+
+// inBoth are the keys of a list that are in another as well.
+func inBoth(keys, others []string) []string {
+	return slices.DeleteFunc(keys, func(key string) bool { return !slices.Contains(others, key) })
 }
 
 func nodesLabel(ctx context.Context, c *Call, in fleet.NodesLabelIn) (fleet.NodeOut, error) {
@@ -252,10 +261,8 @@ func taintsInput(in fleet.NodesTaintIn) error {
 	if len(in.Add) == 0 && len(in.Remove) == 0 {
 		return fleet.Invalid("add", "add or remove names at least one taint")
 	}
-	for _, key := range in.Add {
-		if slices.Contains(in.Remove, key) {
-			return fleet.Invalid("remove", fmt.Sprintf("no key that is also in add (%s)", key))
-		}
+	if twice := inBoth(slices.Clone(in.Add), in.Remove); len(twice) > 0 {
+		return fleet.Invalid("remove", fmt.Sprintf("no key that is also in add (%s)", strings.Join(twice, ", ")))
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -24,34 +23,19 @@ func endDraining(ctx context.Context, tx pgx.Tx, o fencedOp) (int64, error) {
 	return changeNode(ctx, tx, o.NodeID, "end the drain of", `drain_op = NULL, no_schedule_reasons = array_remove(no_schedule_reasons, $2)`, fleet.ReasonDraining)
 }
 
-// holding is a live allocation of a node.
-type holding struct {
-	ID, TenantID, Holder string
-	ExpiresAt            *time.Time
-}
-
-func liveAllocations(ctx context.Context, q Reader, nodeID string) ([]holding, error) {
-	rows, err := q.Query(ctx, `SELECT id, tenant_id, holder, expires_at FROM allocations WHERE node_id = $1 AND state = 'active' ORDER BY id`, nodeID)
-	if err != nil {
-		return nil, fmt.Errorf("list the live allocations of node %s: %w", nodeID, err)
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[holding])
-	return list, wrapDoing(err, "list the live allocations of node "+nodeID)
-}
-
 // drainWaits says who holds a node that is drained, and until when. There is a
 // deadline only when every allocation has an end.
-func drainWaits(held []holding, since fleet.Time) *fleet.WaitingFor {
+func drainWaits(held []fleet.Allocation, since fleet.Time) *fleet.WaitingFor {
 	w := &fleet.WaitingFor{Actor: "allocation holders", Since: since, Then: "node.drained; the node stays cordoned",
 		YouCan: []string{"allocations/release", "nodes/uncordon"}}
 	said := make([]string, len(held))
-	var last time.Time
+	var last fleet.Time
 	endless := false
 	for i, a := range held {
 		until := "without an end"
 		if a.ExpiresAt != nil {
 			until = "until " + a.ExpiresAt.UTC().Format(fleet.TimeFormat)
-			if a.ExpiresAt.After(last) {
+			if a.ExpiresAt.After(last.Time) {
 				last = *a.ExpiresAt
 			}
 		}
@@ -60,7 +44,7 @@ func drainWaits(held []holding, since fleet.Time) *fleet.WaitingFor {
 	}
 	w.What = fmt.Sprintf("%d live allocation(s) to end: %s", len(held), strings.Join(said, ", "))
 	if !endless {
-		w.Deadline = fleet.AtPtr(&last)
+		w.Deadline = &last
 	}
 	return w
 }
@@ -81,7 +65,7 @@ func (s *Store) FinishDrain(ctx context.Context, operationID string) (waiting *f
 		case !held || !o.State.Live():
 			return superseded(operationID, "the node was uncordoned, or the drain was ended")
 		}
-		list, err := liveAllocations(ctx, tx, o.NodeID)
+		list, err := LiveAllocations(ctx, tx, o.NodeID)
 		if err != nil {
 			return err
 		}
