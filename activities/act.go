@@ -185,18 +185,28 @@ func (a *BMC) judge(ctx context.Context, in Act, before away, err error) error {
 
 // troubles are the conditions that errors of BMCs show.
 var troubles = map[bmc.Kind]struct{ condition, reason string }{
-	bmc.KindTrust: {"BmcTrusted", "certificate-changed"},
+	bmc.KindTrust: {"BmcTrusted", "certificate-not-trusted"},
 	bmc.KindAuth:  {"BmcAuthenticated", "login-refused"},
 }
 
 func (a *BMC) showTrouble(ctx context.Context, in Act, kind bmc.Kind, err error) {
-	t, ok := troubles[kind]
-	if !ok || in.quiet {
+	if in.quiet {
 		return
 	}
-	c := fleet.Condition{Type: t.condition, Status: fleet.ConditionFalse, Reason: t.reason, Message: reasonFrom(err).Cause}
-	if setErr := a.Nodes.SetCondition(ctx, in.NodeID, c); setErr != nil {
-		activity.GetLogger(ctx).Warn("condition not stored", "node", in.NodeID, "error", setErr)
+	cause := reasonFrom(err).Cause
+	var shown *bmc.Error
+	errors.As(err, &shown)
+	var setErr error
+	switch t, ok := troubles[kind]; {
+	case shown != nil && shown.Shown != "":
+		setErr = a.Nodes.CertificateChanged(ctx, in.NodeID, shown.Shown, cause)
+	case shown != nil && shown.ShownIdentity != nil:
+		setErr = a.Nodes.MachineChanged(ctx, in.NodeID, *shown.ShownIdentity, cause)
+	case ok:
+		setErr = a.Nodes.SetCondition(ctx, in.NodeID, fleet.Condition{Type: t.condition, Status: fleet.ConditionFalse, Reason: t.reason, Message: cause})
+	}
+	if setErr != nil {
+		activity.GetLogger(ctx).Warn("trouble not stored", "node", in.NodeID, "error", setErr)
 	}
 }
 

@@ -95,6 +95,12 @@ type Nodes interface {
 	RecordPower(ctx context.Context, nodeID, actor string, state bmc.PowerState, at time.Time) error
 	// SetCondition stores a condition and its noScheduleReason.
 	SetCondition(ctx context.Context, nodeID string, c fleet.Condition) error
+	// CertificateChanged records the certificate that a BMC shows in place of
+	// the pinned one, with its condition and event.
+	CertificateChanged(ctx context.Context, nodeID, shown, message string) error
+	// MachineChanged records the machine that a BMC shows in place of the
+	// enrolled one, with its event.
+	MachineChanged(ctx context.Context, nodeID string, shown fleet.BMCIdentity, message string) error
 	// RevokeIdentity revokes the node's certificates and raises its generation;
 	// once an operation, however often it is called.
 	RevokeIdentity(ctx context.Context, operationID, reason string) error

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/bettercompute/compute/fleet"
 )
 
 // Kind says what an error of a BMC means for what to do next. It is decided in
@@ -54,6 +56,11 @@ type Error struct {
 	// Unsent says that no byte of the request reached the BMC, so that a change
 	// it carried was certainly not made.
 	Unsent bool
+	// Shown is the fingerprint of the certificate that the BMC shows in place of
+	// the pinned one (KindTrust), ShownIdentity the machine that it shows in
+	// place of the recorded one (KindWrongMachine).
+	Shown         string
+	ShownIdentity *fleet.BMCIdentity
 	// Candidates are the systems of a service when none or several match.
 	Candidates []string
 	Err        error

@@ -21,7 +21,7 @@ func CompareIdentity(doing string, want *fleet.BMCIdentity, is fleet.BMCIdentity
 		if shown, ok := fleet.ProvingUUID(is.UUID); ok {
 			compared = true
 			if !fleet.SameUUID(recorded, shown) {
-				return stranger(doing, "UUID", shown, recorded)
+				return stranger(doing, is, "UUID", shown, recorded)
 			}
 		}
 	}
@@ -30,7 +30,7 @@ func CompareIdentity(doing string, want *fleet.BMCIdentity, is fleet.BMCIdentity
 		if is.Serial != "" {
 			compared = true
 			if !strings.EqualFold(is.Serial, want.Serial) {
-				return stranger(doing, "serial", is.Serial, want.Serial)
+				return stranger(doing, is, "serial", is.Serial, want.Serial)
 			}
 		}
 	}
@@ -41,7 +41,7 @@ func CompareIdentity(doing string, want *fleet.BMCIdentity, is fleet.BMCIdentity
 	return nil
 }
 
-func stranger(doing, what, is, want string) error {
-	return &Error{Kind: KindWrongMachine, Doing: doing, Cause: fmt.Sprintf("its %s is %s, recorded is %s; nothing was changed", what, is, want),
+func stranger(doing string, machine fleet.BMCIdentity, what, is, want string) error {
+	return &Error{Kind: KindWrongMachine, Doing: doing, ShownIdentity: &machine, Cause: fmt.Sprintf("its %s is %s, recorded is %s; nothing was changed", what, is, want),
 		Remedy: "check the address; after a board was replaced, metal/update {acceptIdentity}"}
 }

@@ -64,6 +64,9 @@ func New(in io.Reader, out, errOut io.Writer) *cobra.Command {
 		}
 		g.AddCommand(a.methodCmd(m))
 	}
+	for _, kind := range accepts {
+		groups["metal"].AddCommand(a.acceptCmd(kind))
+	}
 	root.AddCommand(a.loginCmd(), a.bmcCmd(), a.sshCmd())
 	return root
 }
@@ -111,7 +114,7 @@ func ExitCode(err error) int {
 		return 0
 	case errors.As(err, &ssh):
 		return ssh.code
-	case errors.As(err, &failed), errors.Is(err, errNotUsable), errors.Is(err, errRows):
+	case errors.As(err, &failed), errors.Is(err, errNotUsable), errors.Is(err, errRows), errors.Is(err, errAccept):
 		return ExitFailed
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
 		return ExitUsage

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/bettercompute/compute/bmc/check"
 	"github.com/bettercompute/compute/fleet"
 )
 
@@ -110,6 +111,13 @@ func (a *app) object(name string, v any, indent string) {
 		}
 	case []any:
 		if len(v) == 0 {
+			return
+		}
+		if name == "quirks" {
+			fmt.Fprintf(a.out, "%squirks:\n", indent)
+			for _, q := range v {
+				fmt.Fprintln(a.out, strings.TrimSuffix(fmt.Sprintf("%s  - %s: %s", indent, cell(q), check.QuirkText(cell(q))), ": "))
+			}
 			return
 		}
 		if _, objects := v[0].(map[string]any); !objects {

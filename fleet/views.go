@@ -56,22 +56,28 @@ type Node struct {
 type BMCTLSView struct {
 	Mode        string `json:"mode"`
 	Fingerprint string `json:"fingerprint,omitempty"`
-	CASet       bool   `json:"caSet"`
+	// Shown is the certificate that the BMC shows instead of the pinned one,
+	// until it is accepted or gone.
+	Shown string `json:"shown,omitempty"`
+	CASet bool   `json:"caSet"`
 }
 
 // BMCView is a node's BMC without credentials.
 type BMCView struct {
-	Address        string       `json:"address"`
-	Driver         string       `json:"driver"`
-	TLS            BMCTLSView   `json:"tls"`
-	CredentialsSet bool         `json:"credentialsSet"`
-	Username       string       `json:"username"`
-	Identity       BMCIdentity  `json:"identity"`
-	Capabilities   Capabilities `json:"capabilities"`
-	Quirks         []string     `json:"quirks"`
-	Reachable      bool         `json:"reachable"`
-	LastError      string       `json:"lastError,omitempty"`
-	CheckedAt      *Time        `json:"checkedAt,omitempty"`
+	Address        string      `json:"address"`
+	Driver         string      `json:"driver"`
+	TLS            BMCTLSView  `json:"tls"`
+	CredentialsSet bool        `json:"credentialsSet"`
+	Username       string      `json:"username"`
+	Identity       BMCIdentity `json:"identity"`
+	// ShownIdentity is the other machine that the BMC shows instead of the
+	// enrolled one, until it is accepted or gone.
+	ShownIdentity *BMCIdentity `json:"shownIdentity,omitempty"`
+	Capabilities  Capabilities `json:"capabilities"`
+	Quirks        []string     `json:"quirks"`
+	Reachable     bool         `json:"reachable"`
+	LastError     string       `json:"lastError,omitempty"`
+	CheckedAt     *Time        `json:"checkedAt,omitempty"`
 }
 
 // PowerView is the power state as last read.

@@ -155,6 +155,8 @@ func UpdateBMC(ctx context.Context, tx pgx.Tx, b BMCRecord) error {
 	_, err := tx.Exec(ctx, `UPDATE bmcs SET address = $2, driver = $5, tls_mode = $6, tls_ca = $7, tls_fingerprint = $8, legacy_tls = $9, cipher_suites = $10,
 			system = CASE WHEN $4 OR system_named OR address <> $2 THEN $3 ELSE system END, system_named = $4,
 			cipher_suite = CASE WHEN address = $2 AND driver = $5 AND cipher_suites IS NOT DISTINCT FROM $10 THEN cipher_suite END,
+			tls_shown = CASE WHEN address = $2 AND tls_fingerprint IS NOT DISTINCT FROM $8 THEN tls_shown END,
+			identity_shown = CASE WHEN address = $2 THEN identity_shown END,
 			next_check_at = now(), check_failures = 0
 		WHERE node_id = $1`,
 		b.NodeID, b.Address.String(), b.Address.System, b.Address.System != "", b.Driver, b.TLSMode, b.CA, b.Fingerprint, b.LegacyTLS, b.CipherSuites)
@@ -183,7 +185,7 @@ func IdentityFree(ctx context.Context, q Reader, siteID, nodeID, uuid string) er
 // one enrolled; empty members stay. The machine key, which was made from the
 // old identity, is learned anew by the next operation.
 func AcceptIdentity(ctx context.Context, tx pgx.Tx, nodeID, uuid, serial string) error {
-	_, err := tx.Exec(ctx, `UPDATE bmcs SET machine_key = NULL,
+	_, err := tx.Exec(ctx, `UPDATE bmcs SET machine_key = NULL, identity_shown = NULL,
 			identity = identity || jsonb_strip_nulls(jsonb_build_object('uuid', nullif($2, ''), 'serial', nullif($3, '')))
 		WHERE node_id = $1`, nodeID, uuid, serial)
 	if err != nil {

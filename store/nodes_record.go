@@ -131,20 +131,15 @@ func setCondition(ctx context.Context, tx pgx.Tx, nodeID string, c fleet.Conditi
 	if err != nil {
 		return fmt.Errorf("record condition %s of node %s: %w", c.Type, nodeID, err)
 	}
-	if certificateChanged(c) {
-		// Each new certificate is told, also when the one before was refused.
-		if err := nodeEvent(ctx, tx, nodeID, "system", "security.bmc.certificate-changed", map[string]any{"message": c.Message}); err != nil {
-			return err
+	if c.Type == "BmcTrusted" && c.Status == fleet.ConditionTrue {
+		if _, err := tx.Exec(ctx, `UPDATE bmcs SET tls_shown = NULL WHERE node_id = $1 AND tls_shown IS NOT NULL`, nodeID); err != nil {
+			return fmt.Errorf("forget the other certificate of the BMC of node %s: %w", nodeID, err)
 		}
 	}
 	if before == c.Status {
 		return nil
 	}
 	return conditionChanged(ctx, tx, nodeID, c, before, kind)
-}
-
-func certificateChanged(c fleet.Condition) bool {
-	return c.Type == "BmcTrusted" && c.Status == fleet.ConditionFalse && c.Reason == "certificate-changed"
 }
 
 func conditionChanged(ctx context.Context, tx pgx.Tx, nodeID string, c fleet.Condition, before fleet.ConditionStatus, kind fleet.ConditionKind) error {

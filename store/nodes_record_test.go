@@ -105,10 +105,40 @@ func TestConditions(t *testing.T) {
 	if n, err = store.LoadNode(t.Context(), o.pool, "node_a"); err != nil || len(n.NoScheduleReasons) != 0 {
 		t.Errorf("reasons %v (%v) after Unknown, want none", n.NoScheduleReasons, err)
 	}
-	for _, message := range []string{"first", "first", "second"} {
-		set(fleet.Condition{Type: "BmcTrusted", Status: fleet.ConditionFalse, Reason: "certificate-changed", Message: message})
+	if _, err := o.pool.Exec(t.Context(), `INSERT INTO bmcs (node_id, site_id, address, driver, username, tls_mode, tls_fingerprint)
+		SELECT id, site_id, 'https://10.0.0.1', 'redfish', 'root', 'pin', 'sha256:pinned' FROM nodes WHERE id = 'node_a'`); err != nil {
+		t.Fatal(err)
+	}
+	for _, shown := range []string{"sha256:first", "sha256:first", "sha256:second"} {
+		if err := o.CertificateChanged(t.Context(), "node_a", shown, "its certificate is "+shown); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if got := o.typed("security.bmc.certificate-changed"); got != 2 {
 		t.Errorf("%d certificates told, want 2", got)
+	}
+	shown := func() string {
+		t.Helper()
+		m, err := store.LoadMetal(t.Context(), o.pool, "node_a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.BMC.TLS.Shown
+	}
+	if got := shown(); got != "sha256:second" {
+		t.Errorf("the view shows %q as the other certificate", got)
+	}
+	set(fleet.Condition{Type: "BmcTrusted", Status: fleet.ConditionTrue})
+	if got := shown(); got != "" {
+		t.Errorf("a trusted BMC still shows %q as another certificate", got)
+	}
+	for range 2 {
+		if err := o.MachineChanged(t.Context(), "node_a", fleet.BMCIdentity{Serial: "OTHER"}, "its serial is OTHER"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := store.LoadMetal(t.Context(), o.pool, "node_a")
+	if err != nil || m.BMC.ShownIdentity == nil || m.BMC.ShownIdentity.Serial != "OTHER" || o.typed("security.bmc.identity-changed") != 1 {
+		t.Errorf("%+v, %d events, %v", m.BMC, o.typed("security.bmc.identity-changed"), err)
 	}
 }

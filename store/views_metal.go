@@ -23,10 +23,12 @@ type metalRow struct {
 	Driver         *string
 	TLSMode        *string
 	TLSFingerprint *string
+	TLSShown       *string
 	CASet          *bool
 	CredentialsSet *bool
 	Username       *string
 	BMCIdentity    *fleet.BMCIdentity
+	IdentityShown  *fleet.BMCIdentity
 	Capabilities   *fleet.Capabilities
 	Quirks         []string
 	Reachable      *bool
@@ -40,8 +42,8 @@ type metalRow struct {
 
 const metalColumns = nodeColumns + `,
 	n.erase_owed_since IS NOT NULL, n.maybe_in_use, n.image, n.skipped_disks,
-	b.address, b.system, b.system_named, b.driver, b.tls_mode, b.tls_fingerprint, b.tls_ca IS NOT NULL, b.password IS NOT NULL,
-	b.username, b.identity, b.capabilities, b.quirks, b.reachable, b.last_error, b.checked_at, b.power_state, b.power_at,
+	b.address, b.system, b.system_named, b.driver, b.tls_mode, b.tls_fingerprint, b.tls_shown, b.tls_ca IS NOT NULL, b.password IS NOT NULL,
+	b.username, b.identity, b.identity_shown, b.capabilities, b.quirks, b.reachable, b.last_error, b.checked_at, b.power_state, b.power_at,
 	i.doc, i.inspected_at`
 
 const metalFrom = nodeFrom + ` LEFT JOIN bmcs b ON b.node_id = n.id LEFT JOIN inventories i ON i.node_id = n.id`
@@ -62,9 +64,10 @@ func (r *metalRow) metal(now time.Time) fleet.MetalNode {
 // when the caller named it so.
 func (r *metalRow) bmc() *fleet.BMCView {
 	v := &fleet.BMCView{Address: *r.Address, Driver: orEmpty(r.Driver), Username: orEmpty(r.Username),
-		TLS:            fleet.BMCTLSView{Mode: orEmpty(r.TLSMode), Fingerprint: orEmpty(r.TLSFingerprint), CASet: r.CASet != nil && *r.CASet},
+		TLS:            fleet.BMCTLSView{Mode: orEmpty(r.TLSMode), Fingerprint: orEmpty(r.TLSFingerprint), Shown: orEmpty(r.TLSShown), CASet: r.CASet != nil && *r.CASet},
 		CredentialsSet: r.CredentialsSet != nil && *r.CredentialsSet, Quirks: r.Quirks,
 		Reachable: r.Reachable != nil && *r.Reachable, LastError: orEmpty(r.LastError), CheckedAt: fleet.AtPtr(r.CheckedAt)}
+	v.ShownIdentity = r.IdentityShown
 	if r.SystemNamed != nil && *r.SystemNamed {
 		v.Address += orEmpty(r.System)
 	}

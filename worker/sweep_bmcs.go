@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -124,13 +125,18 @@ func (s *BMCSweep) trouble(ctx context.Context, d store.DueBMC, err error) {
 		}
 		c.Type, c.Reason, c.Message = "BmcReachable", "no-answer", "the BMC does not answer"
 	case bmc.KindTrust:
-		c.Type, c.Reason = "BmcTrusted", "certificate-changed"
+		c.Type, c.Reason = "BmcTrusted", "certificate-not-trusted"
 	case bmc.KindAuth:
 		c.Type, c.Reason = "BmcAuthenticated", "login-refused"
 	default:
 		return
 	}
-	if err := s.Store.SetCondition(ctx, d.NodeID, c); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
+	var shown *bmc.Error
+	set := func() error { return s.Store.SetCondition(ctx, d.NodeID, c) }
+	if errors.As(err, &shown) && shown.Shown != "" {
+		set = func() error { return s.Store.CertificateChanged(ctx, d.NodeID, shown.Shown, shown.Cause) }
+	}
+	if err := set(); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
 		s.Log.WarnContext(ctx, "record a condition of a BMC", "node", d.NodeID, "error", err)
 	}
 }

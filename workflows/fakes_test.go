@@ -319,6 +319,12 @@ func (w *world) RecordPower(_ context.Context, _, _ string, _ bmc.PowerState, _ 
 	return w.fault("RecordPower")
 }
 
+func (w *world) CertificateChanged(ctx context.Context, nodeID, _, message string) error {
+	return w.SetCondition(ctx, nodeID, fleet.Condition{Type: "BmcTrusted", Status: fleet.ConditionFalse, Reason: "certificate-changed", Message: message})
+}
+
+func (w *world) MachineChanged(context.Context, string, fleet.BMCIdentity, string) error { return nil }
+
 func (w *world) SetCondition(_ context.Context, _ string, c fleet.Condition) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -150,8 +150,9 @@ func (d *dialer) verify(cs tls.ConnectionState) error {
 		}
 		d.target.TLS.Fingerprint = fp
 	default:
-		return d.distrust(fmt.Sprintf("its certificate is %s, not the pinned %s", fp, d.target.TLS.Fingerprint),
-			"find out why the certificate changed; accept it with metal/update {bmc: {tls: {fingerprint}}}", nil)
+		return &bmc.Error{Kind: bmc.KindTrust, Doing: "trust " + d.target.Address.String(), Shown: fp,
+			Cause:  fmt.Sprintf("its certificate is %s, not the pinned %s", fp, d.target.TLS.Fingerprint),
+			Remedy: "find out why the certificate changed; accept it with metal/update {bmc: {tls: {fingerprint}}}"}
 	}
 	d.leaf = fp
 	return nil
