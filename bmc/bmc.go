@@ -164,12 +164,11 @@ type Target struct {
 	TLS      TLS
 	// CipherSuites is the allowed order of IPMI cipher suites; nil is 17, 3.
 	CipherSuites []int
-	// CipherSuite is the suite found to work before; 0 means not known.
-	CipherSuite int
 	// Identity, when set, is compared before every change: a mismatch is
 	// KindWrongMachine and nothing is sent.
 	Identity *fleet.BMCIdentity
-	Quirks   []string
+	// Quirks are what this BMC was learned to need, as Options.Learned told.
+	Quirks []string
 }
 
 // TLS is the trust in a BMC's certificate.
@@ -193,6 +192,9 @@ type Options struct {
 	AllowAddress func(ip string) error
 	// Pinned receives the fingerprint trusted on first use.
 	Pinned func(fingerprint string) error
+	// Learned receives all quirks whenever another one is learned, so that the
+	// next client of this BMC begins with them.
+	Learned func(quirks []string)
 	// BeforeChange is asked immediately before each changing request (the
 	// lease check); its error stops the request.
 	BeforeChange func(ctx context.Context) error

@@ -159,11 +159,19 @@ func (g *Gate) proved(ctx context.Context, a store.BMCAccess) {
 	}
 }
 
+// learned keeps what was learned of a BMC for its next client. What could not be
+// written is learned again.
+func (g *Gate) learned(ctx context.Context, a store.BMCAccess, quirks []string) {
+	if err := g.Store.RecordQuirks(ctx, a.NodeID, a.Address.String(), quirks); err != nil {
+		g.Log.WarnContext(ctx, "record what was learned of a BMC", "node", a.NodeID, "error", err)
+	}
+}
+
 // target says how to reach and trust the BMC and with which credentials.
 func (g *Gate) target(ctx context.Context, operationID string, a store.BMCAccess, which activities.Credentials) (bmc.Target, error) {
 	t := bmc.Target{Address: a.Address, System: a.System, Driver: a.Driver, Username: a.Username,
 		TLS:          bmc.TLS{Mode: a.TLSMode, Legacy: a.LegacyTLS},
-		CipherSuites: a.CipherSuites, CipherSuite: a.CipherSuite, Quirks: a.Quirks}
+		CipherSuites: a.CipherSuites, Quirks: a.Quirks}
 	if t.Driver == "auto" && a.Found != "" {
 		t.Driver = a.Found
 	}
@@ -194,6 +202,7 @@ func (g *Gate) options(a store.BMCAccess, held *hold, change bool) bmc.Options {
 	o := bmc.Options{
 		AllowAddress: func(ip string) error { return allowed(ip, a.Networks) },
 		Pinned:       func(fp string) error { return g.Store.PinCertificate(held.ctx, a.NodeID, fp) },
+		Learned:      func(quirks []string) { g.learned(held.ctx, a, quirks) },
 		BeforeChange: func(context.Context) error {
 			return fmt.Errorf("the BMC of node %s was opened for reading", a.NodeID)
 		},

@@ -31,7 +31,7 @@ func (d *driver) open(ctx context.Context, target bmc.Target, opts bmc.Options) 
 	if err := opts.AllowAddress(d.ip); err != nil {
 		return nil, &bmc.Error{Kind: bmc.KindNotAllowed, Doing: "dial", Cause: err.Error()}
 	}
-	c := &conversation{driver: d, opts: opts}
+	c := &conversation{driver: d, opts: opts, quirks: target.Quirks}
 	if opts.Session != nil {
 		uri, _, err := opts.Session.Load(ctx)
 		if err != nil || uri != "" {
@@ -53,6 +53,7 @@ type conversation struct {
 	bmc.Client
 	driver *driver
 	opts   bmc.Options
+	quirks []string
 }
 
 func (c *conversation) Power(ctx context.Context) (bmc.PowerState, error) {
@@ -61,6 +62,7 @@ func (c *conversation) Power(ctx context.Context) (bmc.PowerState, error) {
 }
 
 func (c *conversation) SetBoot(ctx context.Context, _ bmc.BootOverride) error {
+	c.opts.Learned(append(c.quirks, "learned"))
 	return c.opts.BeforeChange(ctx)
 }
 
@@ -269,5 +271,39 @@ func TestStagedPassword(t *testing.T) {
 	}
 	if got, err := b.store.OpenBMCPassword("node_a", access.Password); err != nil || got != staged || access.Staged != nil {
 		t.Errorf("the staged password was not recorded (%v)", err)
+	}
+}
+
+// What one client learned of a BMC the next one is told, until the BMC is
+// another one.
+func TestLearned(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	client, release, err := b.gate.Open(t.Context(), "op_1", "node_a", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.SetBoot(t.Context(), bmc.BootOverride{}); err != nil {
+		t.Fatal(err)
+	}
+	release(t.Context())
+	access, err := b.store.LoadBMCAccess(t.Context(), "node_a")
+	if err != nil || len(access.Quirks) != 1 || access.Quirks[0] != "learned" {
+		t.Fatalf("kept %q, %v", access.Quirks, err)
+	}
+	node, err := store.LoadMetal(t.Context(), b.pool, "node_a")
+	if err != nil || len(node.BMC.Quirks) != 1 {
+		t.Errorf("shown %+v, %v", node.BMC, err)
+	}
+	moved := access.BMCRecord
+	moved.Address.Host = "127.0.0.77"
+	if err := b.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { return store.UpdateBMC(ctx, tx, moved) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.store.RecordQuirks(t.Context(), "node_a", access.Address.String(), []string{"of the old one"}); err != nil {
+		t.Fatal(err)
+	}
+	if access, err = b.store.LoadBMCAccess(t.Context(), "node_a"); err != nil || len(access.Quirks) != 0 || access.Found != "" {
+		t.Errorf("another BMC has %q, driver %q, %v", access.Quirks, access.Found, err)
 	}
 }

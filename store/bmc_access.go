@@ -13,11 +13,10 @@ import (
 // BMCAccess is what is needed to open a node's BMC.
 type BMCAccess struct {
 	BMCRecord
-	// System is the path found or named, CipherSuite the one found to work.
-	System      string
-	CipherSuite int
-	Quirks      []string
-	Identity    fleet.BMCIdentity
+	// System is the path found or named.
+	System   string
+	Quirks   []string
+	Identity fleet.BMCIdentity
 	// Found is the driver that was found to work, "" before the first success.
 	Found string
 	// Staged is a sealed password that a rotation may have set, and StagedBy the
@@ -35,7 +34,7 @@ type BMCAccess struct {
 
 // accessColumns are scanned by scanAccess, from bmcs b, nodes n and sites s.
 const accessColumns = `b.node_id, b.site_id, b.address, b.system, b.system_named, b.driver, b.username, b.password, b.tls_mode, b.tls_ca, b.tls_fingerprint,
-	b.legacy_tls, b.cipher_suites, coalesce(b.cipher_suite, 0), b.quirks, b.identity, coalesce(b.capabilities->>'driver', ''), b.staged_password,
+	b.legacy_tls, b.cipher_suites, b.quirks, b.identity, coalesce(b.capabilities->>'driver', ''), b.staged_password,
 	coalesce(b.staged_op, ''), s.spec, coalesce(n.provision_op, ''),
 	ARRAY(SELECT t FROM unnest(ARRAY['BmcReachable', 'BmcTrusted', 'BmcAuthenticated']) t
 		WHERE NOT EXISTS (SELECT FROM conditions c WHERE c.node_id = b.node_id AND c.type = t AND c.status = 'True')),
@@ -48,7 +47,7 @@ func scanAccess(row pgx.Row, a *BMCAccess, more ...any) error {
 	var site fleet.SiteSpec
 	var quiet float64
 	err := row.Scan(append([]any{&a.NodeID, &a.SiteID, &address, &system, &named, &a.Driver, &a.Username, &a.Password, &a.TLSMode, &a.CA, &a.Fingerprint,
-		&a.LegacyTLS, &a.CipherSuites, &a.CipherSuite, &a.Quirks, &a.Identity, &a.Found, &a.Staged, &a.StagedBy, &site, &a.Fence, &a.Unproved, &quiet}, more...)...)
+		&a.LegacyTLS, &a.CipherSuites, &a.Quirks, &a.Identity, &a.Found, &a.Staged, &a.StagedBy, &site, &a.Fence, &a.Unproved, &quiet}, more...)...)
 	if err != nil {
 		return err
 	}

@@ -60,3 +60,10 @@ func (s *Store) MachineChanged(ctx context.Context, nodeID string, shown fleet.B
 		return nodeEvent(ctx, tx, nodeID, "system", "security.bmc.identity-changed", map[string]any{"message": message, "identity": shown, "before": before})
 	})
 }
+
+// RecordQuirks stores what a BMC was learned to need, if it is still the one at
+// the address.
+func (s *Store) RecordQuirks(ctx context.Context, nodeID, address string, quirks []string) error {
+	_, err := s.pool.Exec(ctx, `UPDATE bmcs SET quirks = $3 WHERE node_id = $1 AND address = $2`, nodeID, address, quirks)
+	return wrapDoing(err, "record what was learned of the BMC of node "+nodeID)
+}

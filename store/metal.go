@@ -154,7 +154,8 @@ func UpdateBMC(ctx context.Context, tx pgx.Tx, b BMCRecord) error {
 	}
 	_, err := tx.Exec(ctx, `UPDATE bmcs SET address = $2, driver = $5, tls_mode = $6, tls_ca = $7, tls_fingerprint = $8, legacy_tls = $9, cipher_suites = $10,
 			system = CASE WHEN $4 OR system_named OR address <> $2 THEN $3 ELSE system END, system_named = $4,
-			cipher_suite = CASE WHEN address = $2 AND driver = $5 AND cipher_suites IS NOT DISTINCT FROM $10 THEN cipher_suite END,
+			quirks = CASE WHEN address = $2 AND driver = $5 THEN quirks ELSE '{}' END,
+			capabilities = CASE WHEN address = $2 AND driver = $5 THEN capabilities ELSE capabilities - 'driver' END,
 			tls_shown = CASE WHEN address = $2 AND tls_fingerprint IS NOT DISTINCT FROM $8 THEN tls_shown END,
 			identity_shown = CASE WHEN address = $2 THEN identity_shown END,
 			next_check_at = now(), check_failures = 0

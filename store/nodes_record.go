@@ -13,6 +13,7 @@ import (
 
 // RecordFound stores what was learned of a machine through its BMC. A machine
 // key that another node of the site has is CONFLICT, reason already-enrolled.
+// Of another firmware than the one recorded the quirks are learned anew.
 func (s *Store) RecordFound(ctx context.Context, operationID string, f fleet.Found, driver string) error {
 	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
 		if f.Quirks == nil {
@@ -25,7 +26,8 @@ func (s *Store) RecordFound(ctx context.Context, operationID string, f fleet.Fou
 		}
 		_, err := tx.Exec(ctx, `UPDATE bmcs SET system = CASE WHEN system_named THEN system ELSE $2 END,
 				identity = CASE WHEN identity = '{}' THEN $3::jsonb ELSE $3::jsonb || identity END,
-				machine_key = coalesce(machine_key, NULLIF($4, '')), capabilities = $5, quirks = $6,
+				machine_key = coalesce(machine_key, NULLIF($4, '')), capabilities = $5,
+				quirks = CASE WHEN coalesce(capabilities->>'firmwareVersion', $5::jsonb->>'firmwareVersion', '') = coalesce($5::jsonb->>'firmwareVersion', '') THEN $6 ELSE '{}'::text[] END,
 				power_state = $7, power_at = now(), reachable = true, last_error = NULL, checked_at = now()
 			WHERE node_id = $1`, o.NodeID, f.System, f.Identity, f.MachineKey, f.Capabilities, f.Quirks, string(f.Power))
 		if err != nil {

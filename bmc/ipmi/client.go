@@ -145,7 +145,7 @@ func (c *Client) suites() []int {
 		allowed = defaultSuites
 	}
 	allowed = slices.DeleteFunc(slices.Clone(allowed), func(s int) bool { return s <= 0 })
-	known := c.target.CipherSuite
+	known := 0
 	for _, q := range c.target.Quirks {
 		if n, err := strconv.Atoi(strings.TrimPrefix(q, quirkSuite)); err == nil && strings.HasPrefix(q, quirkSuite) {
 			known = n
@@ -158,13 +158,19 @@ func (c *Client) suites() []int {
 }
 
 func (c *Client) noteSuite(s int) {
-	c.quirks = slices.DeleteFunc(c.quirks, func(q string) bool { return strings.HasPrefix(q, quirkSuite) })
-	c.quirks = append(c.quirks, quirkSuite+strconv.Itoa(s))
+	if quirk := quirkSuite + strconv.Itoa(s); !slices.Contains(c.quirks, quirk) {
+		c.quirks = slices.DeleteFunc(c.quirks, func(q string) bool { return strings.HasPrefix(q, quirkSuite) })
+		c.learn(quirk)
+	}
 }
 
 func (c *Client) learn(quirk string) {
-	if !slices.Contains(c.quirks, quirk) {
-		c.quirks = append(c.quirks, quirk)
+	if slices.Contains(c.quirks, quirk) {
+		return
+	}
+	c.quirks = append(c.quirks, quirk)
+	if c.opts.Learned != nil {
+		c.opts.Learned(slices.Clone(c.quirks))
 	}
 }
 

@@ -82,7 +82,7 @@ func readPlace(r resource, settings bool) (bootPlace, bool) {
 // resource where it holds one, else the live system. One that was learned to
 // refuse it is left aside.
 func (c *Client) bootHome(ctx context.Context, s system) (bootPlace, error) {
-	if l := string(s.more.Settings.Object); l != "" && !slices.Contains(c.quirks, quirkBootLive) {
+	if l := string(s.more.Settings.Object); l != "" && !c.knows(quirkBootLive) {
 		r, err := c.get(ctx, l, "read the boot settings of "+c.name())
 		if err != nil && !missing(err) {
 			return bootPlace{}, err
@@ -159,7 +159,7 @@ type bootRun struct {
 
 // SetBoot sets or clears the override and reads it back where it was written.
 func (c *Client) SetBoot(ctx context.Context, want bmc.BootOverride) error {
-	r := &bootRun{c: c, want: want, until: time.Now().Add(max(c.waits.Post, c.waits.Change))}
+	r := &bootRun{c: c, want: want, until: time.Now().Add(max(c.waits.Post, c.waits.Change)), sendMode: c.knows(quirkBootMode), neverMode: c.knows(quirkNoBootMode)}
 	for {
 		s, err := c.mine(ctx)
 		if err != nil {

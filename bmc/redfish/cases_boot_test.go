@@ -1,6 +1,7 @@
 package redfish_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -155,6 +156,39 @@ func TestC08ModeMustBeRepeated(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What one client learned of the mode, the next one begins with: it is told at
+// once, and costs no second refusal.
+func TestModeIsLearned(t *testing.T) {
+	t.Parallel()
+	for fault, quirk := range map[string]string{"c08-mode-required": "boot-mode-must-be-sent", "c08-mode-reset-if-omitted": "boot-mode-must-be-sent",
+		"c07-mode-readonly-other": "boot-mode-not-writable"} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, found("Off"))
+			b.fault(fault)
+			var told []string
+			b.opts.Learned = func(quirks []string) { told = quirks }
+			want, kind := wantCD, bmc.Kind("")
+			if quirk == "boot-mode-not-writable" {
+				want, kind = wantCDuei, bmc.KindRefused
+			}
+			wantKind(t, b.open().SetBoot(b.ctx(), want), kind)
+			if !slices.Equal(told, []string{quirk}) {
+				t.Fatalf("told %q, want %s", told, quirk)
+			}
+			first := len(patches(b))
+			wantKind(t, b.open().SetBoot(b.ctx(), bmc.BootOverride{Target: bmc.BootNone}), "")
+			cleared := len(patches(b))
+			b.quirks = told
+			wantKind(t, b.open().SetBoot(b.ctx(), want), kind)
+			again := len(patches(b)) - cleared
+			if kind == "" && again != 1 || kind != "" && again != 0 || first < 1 {
+				t.Errorf("%d PATCHes at first, %d with what was learned", first, again)
+			}
+		})
 	}
 }
 

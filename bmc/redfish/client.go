@@ -164,9 +164,19 @@ func (c *Client) findSessions(ctx context.Context, doing string) error {
 
 func (c *Client) name() string { return c.target.Address.String() }
 
+// contrary are the quirks that cannot both be true: the one learned last is.
+var contrary = map[string]string{quirkBootMode: quirkNoBootMode, quirkNoBootMode: quirkBootMode,
+	quirkBootSettings: quirkBootLive, quirkBootLive: quirkBootSettings}
+
+func (c *Client) knows(quirk string) bool { return slices.Contains(c.quirks, quirk) }
+
 func (c *Client) learn(quirk string) {
-	if !slices.Contains(c.quirks, quirk) {
-		c.quirks = append(c.quirks, quirk)
+	if c.knows(quirk) {
+		return
+	}
+	c.quirks = append(slices.DeleteFunc(c.quirks, func(q string) bool { return q == contrary[quirk] }), quirk)
+	if c.opts.Learned != nil {
+		c.opts.Learned(slices.Clone(c.quirks))
 	}
 }
 

@@ -49,7 +49,7 @@ func (r *mediaRun) insert(ctx context.Context, s slot, image string) error {
 	if err != nil {
 		return err
 	}
-	if p, ok := insertable(image)[protocolProperty].(string); ok && (slices.Contains(allowed, p) || slices.Contains(r.c.quirks, quirkProtocolType)) {
+	if p, ok := insertable(image)[protocolProperty].(string); ok && (slices.Contains(allowed, p) || r.c.knows(quirkProtocolType)) {
 		run.extra[protocolProperty] = p
 	}
 	for {
