@@ -198,12 +198,11 @@ func (r *sheetRun) row(ctx context.Context, j job) rowResult {
 		}
 	case errors.As(err, &p):
 		res.Outcome, res.Code, res.Message = rowFailed, string(p.Code), plainly(p)
-		switch p.Code {
-		case fleet.CodeConflict:
+		if p.Code == fleet.CodeConflict {
 			r.recognise(ctx, j, &res)
-		case fleet.CodeUnauthenticated:
+		}
+		if p.Code == fleet.CodeUnauthenticated {
 			r.stop(err)
-		default: // of this row alone
 		}
 	default:
 		res.Outcome, res.Message = rowFailed, err.Error()

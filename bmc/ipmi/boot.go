@@ -2,6 +2,7 @@ package ipmi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -123,14 +124,21 @@ func (c *Client) asWanted(is, want bootFlags) bool {
 func (c *Client) writeBoot(ctx context.Context, doing string, f bootFlags) error {
 	// The flags are kept beyond the 60 s after which a BMC forgets them. Those
 	// that do not know the parameter say so.
+	var stop *stopped
 	if f.flags != 0 {
 		err := c.write(ctx, doing, 0x03, 0x08)
+		if errors.As(err, &stop) {
+			return stop.err
+		}
 		if err != nil && codeOf(err) == 0 {
 			return err
 		}
 	}
 	for sent := 1; ; sent++ {
 		err := c.write(ctx, doing, 0x05, f.flags, f.device, 0, 0, 0)
+		if errors.As(err, &stop) {
+			return stop.err
+		}
 		failed := explain(doing, err)
 		if err != nil && !bmc.Retryable(failed) {
 			return failed
@@ -162,7 +170,7 @@ func (c *Client) writeBoot(ctx context.Context, doing string, f bootFlags) error
 func (c *Client) write(ctx context.Context, doing string, parameter byte, data ...byte) error {
 	if before := c.opts.BeforeChange; before != nil {
 		if err := before(ctx); err != nil {
-			return err
+			return &stopped{err}
 		}
 	}
 	_, err := c.tool.raw(ctx, true, doing, append([]byte{0x00, 0x08, parameter}, data...)...)

@@ -2,6 +2,7 @@ package ipmi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -141,9 +142,12 @@ func (r *powerRun) restart(ctx context.Context, state bmc.PowerState) error {
 func (r *powerRun) sendReset(ctx context.Context) error {
 	for sent := 0; ; {
 		err := r.post(ctx, controlReset)
+		var stop *stopped
 		switch {
 		case err == nil:
 			return r.steady(ctx)
+		case errors.As(err, &stop):
+			return stop.err
 		case notSent(err):
 			r.unsend()
 			if waitErr := r.wait(ctx, bmc.PowerOn); waitErr != nil {
@@ -173,9 +177,12 @@ func (r *powerRun) sendReset(ctx context.Context) error {
 func (r *powerRun) send(ctx context.Context, control byte, target bmc.PowerState) error {
 	for sent := 0; ; {
 		err := r.post(ctx, control)
+		var stop *stopped
 		switch {
 		case err == nil:
 			return r.await(ctx, target)
+		case errors.As(err, &stop):
+			return stop.err
 		case notSent(err):
 			r.unsend()
 			if waitErr := r.wait(ctx, target); waitErr != nil {
@@ -198,17 +205,24 @@ func (r *powerRun) send(ctx context.Context, control byte, target bmc.PowerState
 	}
 }
 
+// stopped is a change that the caller did not let out: nothing is tried again,
+// however busy its error says that something is.
+type stopped struct{ err error }
+
+func (s *stopped) Error() string { return s.err.Error() }
+func (s *stopped) Unwrap() error { return s.err }
+
 // post sends one Chassis Control.
 func (r *powerRun) post(ctx context.Context, control byte) error {
 	name := "Chassis Control " + controlNames[control]
 	if r.change.Acting != nil {
 		if err := r.change.Acting(ctx, name); err != nil {
-			return err
+			return &stopped{err}
 		}
 	}
 	if before := r.c.opts.BeforeChange; before != nil {
 		if err := before(ctx); err != nil {
-			return err
+			return &stopped{err}
 		}
 	}
 	r.result.Sent = append(r.result.Sent, name)
