@@ -123,6 +123,12 @@ func TestIssueSSHCert(t *testing.T) {
 	if line(c.Key) != r.key || !strings.HasPrefix(c.KeyId, "dev:oncall req_") {
 		t.Errorf("key %s, key id %q", line(c.Key), c.KeyId)
 	}
+	hosts := &ssh.CertChecker{IsHostAuthority: func(k ssh.PublicKey, _ string) bool { return line(k) == line(r.caKey) }}
+	for _, address := range []string{"ops@" + r.node + ":22", r.node + ":22"} {
+		if err := hosts.CheckHostKey(address, nil, c); err == nil {
+			t.Errorf("who trusts the CA takes it for the host certificate of %s", address)
+		}
+	}
 	end := time.Unix(int64(c.ValidBefore), 0)
 	if life := end.Sub(before); life < 598*time.Second || life > 10*time.Minute+time.Minute {
 		t.Errorf("it ends %s from now, want ttlSeconds", life)

@@ -109,8 +109,9 @@ func SSHTrusted(ctx context.Context, q Reader, publicKey string) (bool, error) {
 // another SSH configuration, or that have had a certificate end since.
 func (s *Store) SyncSSH(ctx context.Context) (int, error) {
 	ids, err := s.nodeIDs(ctx, "look for outdated NodeSpecs", `SELECT node_id FROM (
-		SELECT node_id FROM node_specs WHERE ssh_version <> (SELECT version FROM ssh_config)
-		UNION SELECT s.node_id FROM ssh_certs c JOIN node_specs s USING (node_id) WHERE c.valid_before <= now() AND c.serial > s.ssh_expired
+		SELECT s.node_id FROM node_specs s JOIN node_keys USING (node_id) WHERE s.ssh_version <> (SELECT version FROM ssh_config)
+		UNION SELECT s.node_id FROM ssh_certs c JOIN node_specs s USING (node_id) JOIN node_keys USING (node_id)
+			WHERE c.valid_before <= now() AND c.serial > s.ssh_expired
 		) outdated WHERE NOT EXISTS (SELECT FROM reconcile_wanted w WHERE w.node_id = outdated.node_id)
 		ORDER BY node_id LIMIT $1`, upkeepBatch)
 	if err != nil {
@@ -134,9 +135,11 @@ func (s *Store) SyncSSH(ctx context.Context) (int, error) {
 const sshKept = 24 * time.Hour
 
 // ForgetSSHCerts removes the records of certificates that ended more than a day
-// ago, and returns how many.
+// ago, and returns how many. One that its node's spec does not name as ended yet
+// stays until it does: a revoked one must not fall off both lists.
 func (s *Store) ForgetSSHCerts(ctx context.Context) (int, error) {
-	tag, err := s.pool.Exec(ctx, `DELETE FROM ssh_certs WHERE valid_before < now() - $1::interval`, sshKept)
+	tag, err := s.pool.Exec(ctx, `DELETE FROM ssh_certs c WHERE valid_before < now() - $1::interval
+		AND NOT EXISTS (SELECT FROM node_specs s JOIN node_keys USING (node_id) WHERE s.node_id = c.node_id AND s.ssh_expired < c.serial)`, sshKept)
 	if err != nil {
 		return 0, fmt.Errorf("remove the records of ended SSH certificates: %w", err)
 	}

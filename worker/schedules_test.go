@@ -57,12 +57,11 @@ func TestSSHCertsCleanUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	var left []int
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	tick, late := time.NewTicker(50*time.Millisecond), time.Now().Add(time.Minute)
+	defer tick.Stop()
+	for left = []int{1, 2, 3}; len(left) == 3 && time.Now().Before(late); <-tick.C {
 		if err := b.pool.QueryRow(t.Context(), `SELECT array(SELECT serial::int FROM ssh_certs ORDER BY serial)`).Scan(&left); err != nil {
 			t.Fatal(err)
-		}
-		if len(left) < 3 {
-			break
 		}
 	}
 	if len(left) != 2 || left[0] != 2 || left[1] != 3 {

@@ -62,16 +62,7 @@ func newSSHFleet(t *testing.T, account string) *sshFleet {
 		BootURL: "http://" + boot.Addr().String(), GatewayURL: f.nodes})
 	f.serveGateway(node, boot)
 	f.serveAPI(sshConfig{caKey: filepath.Join(f.keys, "ssh-ca-key.pem"), accounts: account, requireMFA: "true", backdate: "5m", perHour: "20"})
-	f.background(func(ctx context.Context) {
-		for ctx.Err() == nil {
-			_, err1 := f.store.SyncSSH(ctx)
-			_, err2 := f.store.Reconcile(ctx)
-			if err := errors.Join(err1, err2); err != nil && ctx.Err() == nil {
-				t.Error(err)
-			}
-			time.Sleep(50 * time.Millisecond) // as the worker does, but sooner
-		}
-	})
+	f.background(f.reconcile)
 	if _, err := f.store.CreateTenant(t.Context(), "acme", "dev:owner"); err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +77,24 @@ func newSSHFleet(t *testing.T, account string) *sshFleet {
 		t.Fatalf("build: %v: %s", err, out)
 	}
 	return f
+}
+
+// reconcile is what a worker does for NodeSpecs, but sooner.
+func (f *sshFleet) reconcile(ctx context.Context) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		_, err1 := f.store.SyncSSH(ctx)
+		_, err2 := f.store.Reconcile(ctx)
+		if err := errors.Join(err1, err2); err != nil && ctx.Err() == nil {
+			f.t.Error(err)
+		}
+	}
 }
 
 // background runs something until the test ends.
@@ -244,12 +253,15 @@ func (f *sshFleet) ssh(h *sshHost, runtime string, args ...string) *exec.Cmd {
 
 func (f *sshFleet) eventually(what string, holds func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if holds() {
-			return
+	tick, late := time.NewTicker(50*time.Millisecond), time.After(time.Minute)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-late:
+			f.t.Fatalf("not within a minute: %s", what)
 		}
 	}
-	f.t.Fatalf("not within a minute: %s", what)
 }
 
 // runsSpec says whether a host runs its newest NodeSpec, and that it is one with

@@ -197,12 +197,15 @@ func (s *Server) Reloads() int { return strings.Count(s.Log(), "Received SIGHUP;
 // Eventually waits for a condition.
 func (s *Server) Eventually(what string, holds func() bool) {
 	s.t.Helper()
-	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if holds() {
-			return
+	tick, late := time.NewTicker(20*time.Millisecond), time.After(deadline)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-late:
+			s.t.Fatalf("not within %s: %s", deadline, what)
 		}
 	}
-	s.t.Fatalf("not within %s: %s", deadline, what)
 }
 
 // Login logs in to the account with a key and, when it is not empty, a certificate
@@ -225,13 +228,11 @@ func (s *Server) Login(signer ssh.Signer, certificate string) (string, error) {
 		HostKeyCallback: ssh.InsecureIgnoreHostKey()} //nolint:gosec // the test's own sshd on loopback
 	var client *ssh.Client
 	var err error
-	for end := time.Now().Add(deadline); ; time.Sleep(20 * time.Millisecond) {
+	s.Eventually("sshd listens", func() bool {
 		client, err = ssh.Dial("tcp", s.Addr, config)
 		// While sshd reads its configuration again nobody listens.
-		if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET) || time.Now().After(end) {
-			break
-		}
-	}
+		return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET)
+	})
 	if err != nil {
 		return "", err
 	}
