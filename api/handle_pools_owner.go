@@ -159,7 +159,7 @@ func poolsArchive(ctx context.Context, c *Call, in fleet.PoolVersionIn) (fleet.P
 		if err := store.ArchivePool(ctx, tx, in.PoolID); err != nil {
 			return fleet.PoolOut{}, err
 		}
-		if err := store.CancelQueued(ctx, tx, in.PoolID, "", "", c.Identity, "the pool was archived"); err != nil {
+		if err := store.CancelQueued(ctx, tx, store.QueuedOf{PoolID: in.PoolID}, store.Ending{Actor: c.Identity, By: c.TenantID, Because: "the pool was archived"}); err != nil {
 			return fleet.PoolOut{}, err
 		}
 		audience, err := store.PoolAudience(ctx, tx, in.PoolID)
@@ -221,7 +221,8 @@ func poolsUnoffer(ctx context.Context, c *Call, in fleet.PoolOfferIn) (fleet.Poo
 		return stillHas("tenant-holds", "tenant "+in.ToTenantID+" still has", h)
 	}
 	m.Change = func(ctx context.Context, tx pgx.Tx) (fleet.PoolOut, error) {
-		if err := store.CancelQueued(ctx, tx, in.PoolID, in.ToTenantID, "", c.Identity, "the pool is no longer offered to this tenant"); err != nil {
+		if err := store.CancelQueued(ctx, tx, store.QueuedOf{PoolID: in.PoolID, TenantID: in.ToTenantID},
+			store.Ending{Actor: c.Identity, By: c.TenantID, Because: "the pool is no longer offered to this tenant"}); err != nil {
 			return fleet.PoolOut{}, err
 		}
 		was, err := store.DeleteOffer(ctx, tx, in.PoolID, in.ToTenantID)

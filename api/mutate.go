@@ -43,6 +43,10 @@ type Mutation[Out any] struct {
 	// Change writes and answers. MadeID of the audit and of a kept answer is
 	// what Made returns, when set.
 	Change func(ctx context.Context, tx pgx.Tx) (Out, error)
+	// Last is the last statement before the commit, after the audit and the kept
+	// answer: for a row that many calls want, whose lock is held so for no longer
+	// than the commit takes.
+	Last func(ctx context.Context, tx pgx.Tx) error
 	// Secret says that the answer holds a secret and must not be kept.
 	Secret bool
 	Made   func(Out) string
@@ -78,7 +82,10 @@ func Mutate[Out any](ctx context.Context, c *Call, m Mutation[Out]) (Out, error)
 		if out, err = m.Change(ctx, tx); err != nil {
 			return err
 		}
-		return c.conclude(ctx, tx, m.NodeID, m.Secret, out, m.made(out))
+		if err := c.conclude(ctx, tx, m.NodeID, m.Secret, out, m.made(out)); err != nil || m.Last == nil {
+			return err
+		}
+		return m.Last(ctx, tx)
 	})
 	switch {
 	case errors.Is(err, errRollback):

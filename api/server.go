@@ -86,7 +86,7 @@ func New(o Options) (*Server, error) {
 	if s.ssh, err = newSSHIssuer(o.SSH); err != nil {
 		return nil, err
 	}
-	for _, register := range []func(*Registry){registerNodes, registerMetal, registerSites, registerPools, registerOperations, registerAccess, registerIdentity, s.ssh.register} {
+	for _, register := range []func(*Registry){registerNodes, registerMetal, registerSites, registerPools, registerReservations, registerAllocations, registerOperations, registerAccess, registerIdentity, s.ssh.register} {
 		register(s.registry)
 	}
 	if missing := s.registry.missing(); len(missing) > 0 {

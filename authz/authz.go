@@ -124,5 +124,6 @@ func (e *Engine) Allowed(r Request) bool {
 
 // cedarType is the entity type of a resource: compute-node is Node.
 func cedarType(r fleet.Resource) string {
-	return map[fleet.Resource]string{fleet.OnTenant: "Tenant", fleet.OnNode: "Node", fleet.OnPool: "Pool", fleet.OnSite: "Site", fleet.OnOperation: "Operation"}[r]
+	return map[fleet.Resource]string{fleet.OnTenant: "Tenant", fleet.OnNode: "Node", fleet.OnPool: "Pool", fleet.OnSite: "Site", fleet.OnOperation: "Operation",
+		fleet.OnReservation: "Reservation", fleet.OnAllocation: "Allocation"}[r]
 }

@@ -72,12 +72,14 @@ func New(in io.Reader, out, errOut io.Writer) *cobra.Command {
 }
 
 var groupShort = map[string]string{
-	"nodes":      "Nodes as their tenants see them",
-	"metal":      "Machines and their life: enroll, inspect, commission, deploy, rescue, release, retire",
-	"sites":      "Sites: networks, limits, waiting times",
-	"pools":      "Pools of nodes",
-	"operations": "Operations and their steps",
-	"access":     "Roles, service tokens and the audit",
+	"nodes":        "Nodes as their tenants see them",
+	"metal":        "Machines and their life: enroll, inspect, commission, deploy, rescue, release, retire",
+	"sites":        "Sites: networks, limits, waiting times",
+	"pools":        "Pools of nodes",
+	"reservations": "GPUs of a pool set aside for a time",
+	"allocations":  "GPUs of a node that somebody holds",
+	"operations":   "Operations and their steps",
+	"access":       "Roles, service tokens and the audit",
 }
 
 // usageError is a wrong command line.

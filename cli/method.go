@@ -18,7 +18,7 @@ import (
 // named are the members that a command takes as its argument, and how the
 // argument is written in its usage.
 var named = []struct{ member, usage string }{
-	{"nodeId", "NODE"}, {"operationId", "OPERATION"}, {"poolId", "POOL"}, {"siteId", "SITE"}, {"bindingId", "BINDING"}, {"serviceTokenId", "TOKEN"},
+	{"nodeId", "NODE"}, {"operationId", "OPERATION"}, {"allocationId", "ALLOCATION"}, {"reservationId", "RESERVATION"}, {"poolId", "POOL"}, {"siteId", "SITE"}, {"bindingId", "BINDING"}, {"serviceTokenId", "TOKEN"},
 }
 
 // argumentOf is the member that a method takes as its argument: what the

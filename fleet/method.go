@@ -21,6 +21,10 @@ const (
 	OnPool      Resource = "compute-pool"
 	OnSite      Resource = "compute-site"
 	OnOperation Resource = "compute-operation"
+	// A reservation and an allocation are their tenant's own, also in a pool that
+	// it is offered.
+	OnReservation Resource = "compute-reservation"
+	OnAllocation  Resource = "compute-allocation"
 )
 
 // Method is a row of the method table. Routes, validation, authorization,
@@ -60,7 +64,7 @@ func (m Method) FullName() string { return m.Group + "/" + m.Name }
 // Methods is the method table.
 var Methods = func() []Method {
 	var all []Method
-	for _, group := range [][]Method{nodesMethods, sshMethods, metalMethods, sitesMethods, poolsMethods, operationsMethods, accessMethods, identityMethods} {
+	for _, group := range [][]Method{nodesMethods, sshMethods, metalMethods, sitesMethods, poolsMethods, reservationsMethods, allocationsMethods, operationsMethods, accessMethods, identityMethods} {
 		all = append(all, group...)
 	}
 	return all

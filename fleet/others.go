@@ -28,6 +28,20 @@ func (n Node) ForOthers() Node {
 	return n
 }
 
+// ByOwner is what an event of a tenant's thing says in its member by when it was
+// the pool's owner that acted, who stays unnamed to the tenant.
+const ByOwner = "owner"
+
+// For is the event as a tenant sees it: whole when it is told of a node or pool of
+// its own, or of an allocation, reservation or certificate of its own that it
+// acted on itself.
+func (e Event) For(tenantID string) Event {
+	if e.TenantID == tenantID || e.Data["tenantId"] == tenantID && e.Data["by"] != ByOwner {
+		return e
+	}
+	return e.ForOthers()
+}
+
 // ForOthers is the event as tenants see it that the node does not belong to. Of
 // SSH certificates only the tenant that issued one hears, and it hears all.
 func (e Event) ForOthers() Event {

@@ -24,15 +24,13 @@ type allocationRow struct {
 	WaitsFor             *string
 	Position             *int
 	Devices              []fleet.AllocatedDevice
-	Owner                string
 }
 
 const allocationColumns = `a.id, a.tenant_id, a.pool_id, a.node_id, a.gpus, a.holder, a.reservation_id, a.state, a.created_at, a.expires_at, a.ended_at,
 	a.queue_until, a.waits_for,
 	CASE WHEN a.state = 'queued' THEN (SELECT count(*) FROM allocations b WHERE b.pool_id = a.pool_id AND b.state = 'queued' AND (b.created_at, b.id) <= (a.created_at, a.id)) END,
 	coalesce((SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('id', d.id, 'model', d.model, 'serial', d.serial, 'uuid', d.uuid, 'pciAddress', d.pci_address, 'slot', d.slot)) ORDER BY d.id)
-		FROM allocation_devices x JOIN devices d ON d.id = x.device_id WHERE x.allocation_id = a.id), '[]'),
-	p.tenant_id`
+		FROM allocation_devices x JOIN devices d ON d.id = x.device_id WHERE x.allocation_id = a.id), '[]')`
 
 const allocationFrom = ` FROM allocations a JOIN pools p ON p.id = a.pool_id`
 
@@ -68,31 +66,77 @@ func LiveAllocations(ctx context.Context, q Reader, nodeID string) ([]fleet.Allo
 	return collectAllocations(rows, err, "list the live allocations of node "+nodeID)
 }
 
-// CancelQueued cancels the queued allocations of a pool, of one tenant when
-// tenantID is not empty, under one reservation when that is not empty, and
-// writes their events. The caller holds the pool's lock exclusively.
-func CancelQueued(ctx context.Context, tx pgx.Tx, poolID, tenantID, reservationID, actor, why string) error {
-	rows, err := tx.Query(ctx, `UPDATE allocations SET state = 'cancelled', ended_at = now(), waits_for = NULL
-		WHERE pool_id = $1 AND state = 'queued' AND ($2 = '' OR tenant_id = $2) AND ($3 = '' OR reservation_id = $3) RETURNING id`, poolID, tenantID, reservationID)
+// AllocationRef is what a call on an allocation is decided by.
+type AllocationRef struct {
+	TenantID, Owner, PoolID, NodeID string
+	State                           fleet.AllocationState
+}
+
+// LoadAllocationRef reads whose an allocation is: NOT_FOUND to all but the tenant
+// that made it and the pool's owner.
+func LoadAllocationRef(ctx context.Context, q Reader, tenantID, allocationID string) (AllocationRef, error) {
+	var r AllocationRef
+	err := q.QueryRow(ctx, `SELECT a.tenant_id, p.tenant_id, a.pool_id, coalesce(a.node_id, ''), a.state`+allocationFrom+`
+		WHERE a.id = $1 AND $2 IN (a.tenant_id, p.tenant_id)`, allocationID, tenantID).Scan(&r.TenantID, &r.Owner, &r.PoolID, &r.NodeID, &r.State)
 	if err != nil {
-		return fmt.Errorf("cancel what is queued for pool %s: %w", poolID, err)
+		return r, noRows(err, "allocation", "look up allocation "+allocationID)
 	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return r, nil
+}
+
+// LoadAllocation returns an allocation, or NOT_FOUND.
+func LoadAllocation(ctx context.Context, q Reader, allocationID string) (fleet.Allocation, error) {
+	rows, err := q.Query(ctx, `SELECT `+allocationColumns+allocationFrom+` WHERE a.id = $1`, allocationID)
+	list, err := collectAllocations(rows, err, "load allocation "+allocationID)
+	if err == nil && len(list) == 0 {
+		err = fleet.NotFound("allocation")
+	}
 	if err != nil {
-		return fmt.Errorf("cancel what is queued for pool %s: %w", poolID, err)
+		return fleet.Allocation{}, err
 	}
-	for _, id := range ids {
-		if err := allocationEvent(ctx, tx, id, "allocation.cancelled", actor, map[string]any{"because": why}); err != nil {
-			return err
-		}
+	return list[0], nil
+}
+
+// AllocationFilter selects allocations of a list; nil members select all.
+type AllocationFilter struct {
+	TenantID              string
+	State, PoolID, NodeID *string
+	After                 string
+	Limit                 int
+}
+
+// ListAllocations returns up to f.Limit+1 allocations that the tenant made, or
+// that are of pools that it owns, in id order. Either is an ordered and limited
+// scan of its own, so that a page costs the same wherever it begins.
+func ListAllocations(ctx context.Context, q Reader, f AllocationFilter) ([]fleet.Allocation, error) {
+	var c clauses
+	tenant, limit := c.arg(f.TenantID), c.arg(f.Limit+1)
+	c.add("a.id > %s", f.After)
+	if f.State != nil {
+		c.add("a.state = %s", *f.State)
 	}
-	return nil
+	if f.PoolID != nil {
+		c.add("a.pool_id = %s", *f.PoolID)
+	}
+	if f.NodeID != nil {
+		c.add("a.node_id = %s", *f.NodeID)
+	}
+	rows, err := q.Query(ctx, `WITH page AS (
+		(SELECT a.id FROM allocations a WHERE a.tenant_id = `+tenant+` AND `+c.where()+` ORDER BY a.id LIMIT `+limit+`)
+		UNION
+		(SELECT x.id FROM pools o CROSS JOIN LATERAL (SELECT a.id FROM allocations a
+			WHERE a.pool_id = o.id AND `+c.where()+` ORDER BY a.id LIMIT `+limit+`) x
+			WHERE o.tenant_id = `+tenant+` ORDER BY x.id LIMIT `+limit+`)
+		ORDER BY id LIMIT `+limit+`)
+	SELECT `+allocationColumns+allocationFrom+` JOIN page ON page.id = a.id ORDER BY a.id`, c.args...)
+	return collectAllocations(rows, err, "list allocations of tenant "+f.TenantID)
 }
 
 // allocationEvent writes an event of an allocation: to the tenant that holds it
 // and to the pool's owner, and to no other that the pool is offered to. It
-// belongs to the owner, as all events of its nodes.
-func allocationEvent(ctx context.Context, tx pgx.Tx, allocationID, typ, actor string, data map[string]any) error {
+// belongs to the owner, as all events of its nodes. by is the tenant that acts,
+// "" when none does.
+func allocationEvent(ctx context.Context, tx pgx.Tx, allocationID, typ, actor, by string, data map[string]any) error {
 	var owner, holder, tenantID, poolID string
 	var nodeID *string
 	var gpus int
@@ -111,6 +155,9 @@ func allocationEvent(ctx context.Context, tx pgx.Tx, allocationID, typ, actor st
 	audience := []string{owner}
 	if tenantID != owner {
 		audience = append(audience, tenantID)
+		if by == owner {
+			data["by"] = fleet.ByOwner
+		}
 	}
 	return AddEvents(ctx, tx, EventIn{Type: typ, NodeID: orEmpty(nodeID), TenantID: owner, Audience: audience, Actor: actor, Data: data})
 }

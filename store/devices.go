@@ -132,22 +132,25 @@ func matchDevice(known []*deviceRow, d fleet.Device) (row *deviceRow, ambiguous 
 
 // deviceConditions raises or clears what the devices say of their node.
 func deviceConditions(ctx context.Context, tx pgx.Tx, nodeID, ambiguous string) error {
-	var missing []string
-	err := tx.QueryRow(ctx, `SELECT array(SELECT d.id FROM devices d JOIN allocation_devices a ON a.device_id = d.id AND a.live
-		WHERE d.node_id = $1 AND NOT d.present)`, nodeID).Scan(&missing)
+	if err := setConditionTx(ctx, tx, nodeID, "InventoryAmbiguous", ambiguous); err != nil {
+		return err
+	}
+	return judgeMissing(ctx, tx, nodeID)
+}
+
+// judgeMissing raises DeviceMissing while an allocated device is gone from the
+// inventory, and clears it once nobody holds such a one.
+func judgeMissing(ctx context.Context, tx pgx.Tx, nodeID string) error {
+	var missing int
+	err := tx.QueryRow(ctx, `SELECT count(*) FROM devices d WHERE d.node_id = $1 AND d.allocation_id IS NOT NULL AND NOT d.present`, nodeID).Scan(&missing)
 	if err != nil {
 		return fmt.Errorf("read the missing devices of node %s: %w", nodeID, err)
 	}
 	gone := ""
-	if len(missing) > 0 {
-		gone = fmt.Sprintf("%d allocated device(s) vanished from the inventory", len(missing))
+	if missing > 0 {
+		gone = fmt.Sprintf("%d allocated device(s) vanished from the inventory", missing)
 	}
-	for _, c := range []struct{ typ, message string }{{"InventoryAmbiguous", ambiguous}, {"DeviceMissing", gone}} {
-		if err := setConditionTx(ctx, tx, nodeID, c.typ, c.message); err != nil {
-			return err
-		}
-	}
-	return nil
+	return setConditionTx(ctx, tx, nodeID, "DeviceMissing", gone)
 }
 
 // setConditionTx sets a condition that is bad when True: True with a message,

@@ -93,7 +93,7 @@ func NodeEvents(ctx context.Context, q Reader, f EventFilter) ([]fleet.Event, er
 	}
 	if !f.Own {
 		for i := range list {
-			list[i] = list[i].ForOthers()
+			list[i] = list[i].For(f.TenantID)
 		}
 	}
 	return list, nil

@@ -40,9 +40,7 @@ func TenantEvents(ctx context.Context, q Reader, f StreamFilter) ([]fleet.Event,
 		return nil, fmt.Errorf("read the events of tenant %s: %w", f.TenantID, err)
 	}
 	for i := range list {
-		if list[i].TenantID != f.TenantID {
-			list[i] = list[i].ForOthers()
-		}
+		list[i] = list[i].For(f.TenantID)
 	}
 	return list, nil
 }

@@ -158,6 +158,10 @@ func conditionChanged(ctx context.Context, tx pgx.Tx, nodeID string, c fleet.Con
 			if _, err := changeNode(ctx, tx, nodeID, "reason", set, kind.AddReason); err != nil {
 				return err
 			}
+			// Its pool may have room now.
+			if err := WantReconcile(ctx, tx, nodeID); err != nil {
+				return err
+			}
 		}
 	}
 	return nodeEvent(ctx, tx, nodeID, "system", "node.condition.changed",

@@ -233,6 +233,28 @@ func LockPoolRow(ctx context.Context, tx pgx.Tx, poolID string) error {
 // SetNodePool moves a node into a pool, or out of any with nil. The caller
 // holds the pools' locks and the node's row.
 func SetNodePool(ctx context.Context, tx pgx.Tx, nodeID string, poolID *string) error {
-	_, err := changeNode(ctx, tx, nodeID, "move to its pool", `pool_id = $2`, poolID)
-	return err
+	if _, err := changeNode(ctx, tx, nodeID, "move to its pool", `pool_id = $2`, poolID); err != nil {
+		return err
+	}
+	return WantReconcile(ctx, tx, nodeID)
+}
+
+// PoolRef is what a call in a pool is decided by.
+type PoolRef struct {
+	ID, Owner, State string
+	Policy           fleet.PoolPolicy
+	// Quota is the tenant's, nil for the owner.
+	Quota *int
+}
+
+// LoadPoolRef reads a pool that the tenant owns or is offered, or NOT_FOUND,
+// without counting what is in it.
+func LoadPoolRef(ctx context.Context, q Reader, tenantID, poolID string) (PoolRef, error) {
+	r := PoolRef{ID: poolID}
+	err := q.QueryRow(ctx, `SELECT p.tenant_id, p.state, p.policy, o.quota_gpus FROM pools p JOIN pool_visibility v ON v.pool_id = p.id AND v.tenant_id = $2
+		LEFT JOIN pool_offers o ON o.pool_id = p.id AND o.tenant_id = $2 WHERE p.id = $1`, poolID, tenantID).Scan(&r.Owner, &r.State, &r.Policy, &r.Quota)
+	if err != nil {
+		return r, noRows(err, "pool", "look up pool "+poolID)
+	}
+	return r, nil
 }

@@ -46,6 +46,9 @@ func (s *Store) OpenSession(ctx context.Context, gateway string, shown ShownCert
 		if err := setCondition(ctx, tx, shown.NodeID, fleet.Condition{Type: "Connected", Status: fleet.ConditionTrue, Reason: "session"}); err != nil {
 			return err
 		}
+		if err := WantReconcile(ctx, tx, shown.NodeID); err != nil {
+			return err
+		}
 		return wakeNode(ctx, tx, shown.NodeID)
 	})
 	s.Notify()

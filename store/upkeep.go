@@ -83,7 +83,7 @@ func wakeNode(ctx context.Context, tx pgx.Tx, nodeID string) error {
 }
 
 // Reconcile takes the nodes whose reconciler was queued, brings their NodeSpecs up
-// to date and wakes what waits on them.
+// to date, wakes what waits on them, and places what waits for their pools.
 func (s *Store) Reconcile(ctx context.Context) (int, error) {
 	ids, err := s.nodeIDs(ctx, "list nodes to reconcile", `SELECT node_id FROM reconcile_wanted ORDER BY wanted_at LIMIT $1`, upkeepBatch)
 	if err != nil {
@@ -99,6 +99,9 @@ func (s *Store) Reconcile(ctx context.Context) (int, error) {
 				if err := syncSpec(ctx, tx, id); err != nil {
 					return err
 				}
+				if err := judgeMissing(ctx, tx, id); err != nil {
+					return err
+				}
 			}
 			// Under the node's lock: whoever queues it again does so after.
 			if _, err := tx.Exec(ctx, `DELETE FROM reconcile_wanted WHERE node_id = $1`, id); err != nil {
@@ -112,6 +115,16 @@ func (s *Store) Reconcile(ctx context.Context) (int, error) {
 	}
 	if len(ids) > 0 {
 		s.Notify()
+	}
+	pools, err := s.nodeIDs(ctx, "list pools to place in", `SELECT DISTINCT n.pool_id FROM nodes n WHERE n.id = ANY ($1)
+		AND EXISTS (SELECT FROM allocations a WHERE a.pool_id = n.pool_id AND a.state = 'queued') ORDER BY n.pool_id`, ids)
+	if err != nil {
+		return len(ids), err
+	}
+	for _, pool := range pools {
+		if _, err := s.PlaceQueued(ctx, pool); err != nil {
+			return len(ids), err
+		}
 	}
 	return len(ids), nil
 }
