@@ -52,6 +52,9 @@ const (
 	RecoveryRestore = "restore"
 	// RecoveryUnknown is a workflow in Temporal that Postgres does not know.
 	RecoveryUnknown = "unknown-workflow"
+	// RecoveryLost is a failover that lost the end of an operation: Temporal
+	// closed its workflow, and Postgres shows it live.
+	RecoveryLost = "lost-writes"
 )
 
 // Epoch is the cluster's epoch and whether a person or the sweep has to say

@@ -61,22 +61,27 @@ func (s *Store) RecordPower(ctx context.Context, nodeID, actor string, state fle
 		if _, _, err := lockNode(ctx, tx, nodeID); err != nil {
 			return err
 		}
-		var before *string
-		var beforeAt *time.Time
-		if err := tx.QueryRow(ctx, `SELECT power_state, power_at FROM bmcs WHERE node_id = $1`, nodeID).Scan(&before, &beforeAt); err != nil {
-			return noRows(err, "BMC", "read the power of node "+nodeID)
-		}
-		if beforeAt != nil && beforeAt.After(at) {
-			return nil // an older look than the one recorded
-		}
-		if _, err := tx.Exec(ctx, `UPDATE bmcs SET power_state = $2, power_at = $3 WHERE node_id = $1`, nodeID, string(state), at); err != nil {
-			return fmt.Errorf("record the power of node %s: %w", nodeID, err)
-		}
-		if orEmpty(before) == string(state) {
-			return nil
-		}
-		return nodeEvent(ctx, tx, nodeID, actor, "node.power.changed", map[string]any{"from": orEmpty(before), "to": string(state)})
+		return recordPower(ctx, tx, nodeID, actor, state, at)
 	})
+}
+
+// recordPower is RecordPower for a node whose row is locked.
+func recordPower(ctx context.Context, tx pgx.Tx, nodeID, actor string, state fleet.PowerState, at time.Time) error {
+	var before *string
+	var beforeAt *time.Time
+	if err := tx.QueryRow(ctx, `SELECT power_state, power_at FROM bmcs WHERE node_id = $1`, nodeID).Scan(&before, &beforeAt); err != nil {
+		return noRows(err, "BMC", "read the power of node "+nodeID)
+	}
+	if beforeAt != nil && beforeAt.After(at) {
+		return nil // an older look than the one recorded
+	}
+	if _, err := tx.Exec(ctx, `UPDATE bmcs SET power_state = $2, power_at = $3 WHERE node_id = $1`, nodeID, string(state), at); err != nil {
+		return fmt.Errorf("record the power of node %s: %w", nodeID, err)
+	}
+	if orEmpty(before) == string(state) {
+		return nil
+	}
+	return nodeEvent(ctx, tx, nodeID, actor, "node.power.changed", map[string]any{"from": orEmpty(before), "to": string(state)})
 }
 
 // nodeEvent writes an event of a node that is locked.

@@ -211,8 +211,8 @@ func TestRecovery(t *testing.T) {
 	if n := count(); n != 0 {
 		t.Fatalf("delivered %d rows while recovery is pending", n)
 	}
-	if fresh, err := o.RaiseAlarm(t.Context(), store.UnknownWorkflow{WorkflowID: "op/op_9", Type: "Deploy", NodeID: "node_a"}); err != nil || !fresh {
-		t.Fatalf("alarm: %v, %v", fresh, err)
+	if alarm, err := o.RaiseAlarm(t.Context(), store.UnknownWorkflow{WorkflowID: "op/op_9", Type: "Deploy", NodeID: "node_a"}); err != nil || alarm != store.AlarmRaised {
+		t.Fatalf("alarm: %v, %v", alarm, err)
 	}
 	if err := o.EndFailover(t.Context(), epoch.Number); err != nil {
 		t.Fatal(err)
@@ -230,8 +230,8 @@ func TestRecovery(t *testing.T) {
 	if n := count(); n != 1 {
 		t.Errorf("delivered %d rows after the recovery, want 1", n)
 	}
-	if fresh, err := o.RaiseAlarm(t.Context(), store.UnknownWorkflow{WorkflowID: "op/op_9", Type: "Deploy", NodeID: "node_a"}); err != nil || fresh {
-		t.Errorf("a judged workflow raised the alarm again: %v, %v", fresh, err)
+	if alarm, err := o.RaiseAlarm(t.Context(), store.UnknownWorkflow{WorkflowID: "op/op_9", Type: "Deploy", NodeID: "node_a"}); err != nil || alarm != store.AlarmJudged {
+		t.Errorf("a judged workflow raised the alarm again: %v, %v", alarm, err)
 	}
 }
 

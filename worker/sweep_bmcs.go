@@ -78,7 +78,7 @@ func (s *BMCSweep) look(ctx context.Context, d store.DueBMC, until time.Time) st
 	}
 	l.Reachable, l.Power = true, power
 	if power != d.Power {
-		if err := s.Store.RecordPower(ctx, d.NodeID, "system", power, time.Now()); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
+		if err := s.Store.ObservePower(ctx, d.NodeID, power, time.Now()); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
 			s.Log.WarnContext(ctx, "record the power of a machine", "node", d.NodeID, "error", err)
 		}
 	}

@@ -75,6 +75,10 @@ func (s *OperationSweep) look(ctx context.Context, o store.OpenOperation) error 
 	d := described.RawResponse
 	status := d.GetWorkflowExecutionInfo().GetStatus()
 	if status != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING && status != enumspb.WORKFLOW_EXECUTION_STATUS_PAUSED {
+		epoch, err := store.LoadEpoch(ctx, s.Store.Pool())
+		if err != nil || epoch.RecoveryPending {
+			return err // what it did may be what the database forgot: compute recover has it in hand
+		}
 		return s.end(ctx, o, codeClosed, fmt.Sprintf("Temporal closed the workflow (%s) without ending its operation", closedAs(status)))
 	}
 	what := ""

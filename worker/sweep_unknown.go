@@ -47,7 +47,7 @@ func (s *OperationSweep) Alarm(ctx context.Context) error {
 		since := upto.Add(-listOverlap).UTC().Format(time.RFC3339)
 		query = fmt.Sprintf("StartTime >= '%s' OR CloseTime >= '%s'", since, since)
 	}
-	found, err := s.list(ctx, query)
+	found, err := s.list(ctx, query, failover)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (s *OperationSweep) Alarm(ctx context.Context) error {
 // closed ones whose operation it shows live.
 type listing struct{ unknown, closedLive int }
 
-func (s *OperationSweep) list(ctx context.Context, query string) (listing, error) {
+func (s *OperationSweep) list(ctx context.Context, query string, failover bool) (listing, error) {
 	var sum listing
 	var token []byte
 	for {
@@ -73,7 +73,7 @@ func (s *OperationSweep) list(ctx context.Context, query string) (listing, error
 		if err != nil {
 			return sum, fmt.Errorf("list Temporal's workflows: %w", err)
 		}
-		page, err := s.compare(ctx, resp.GetExecutions())
+		page, err := s.compare(ctx, resp.GetExecutions(), failover)
 		if err != nil {
 			return sum, err
 		}
@@ -86,8 +86,9 @@ func (s *OperationSweep) list(ctx context.Context, query string) (listing, error
 }
 
 // compare looks a page of workflows up in Postgres and raises the alarm for
-// those it does not know.
-func (s *OperationSweep) compare(ctx context.Context, page []*workflowpb.WorkflowExecutionInfo) (listing, error) {
+// those it does not know, and after a failover for those whose end Postgres
+// lost.
+func (s *OperationSweep) compare(ctx context.Context, page []*workflowpb.WorkflowExecutionInfo, failover bool) (listing, error) {
 	var sum listing
 	var ids []string
 	infos := map[string]*workflowpb.WorkflowExecutionInfo{}
@@ -107,14 +108,22 @@ func (s *OperationSweep) compare(ctx context.Context, page []*workflowpb.Workflo
 		switch {
 		case there && live && !open && info.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
 			sum.closedLive++
+			if failover {
+				if err := s.Store.RaiseLost(ctx, op); err != nil {
+					return sum, err
+				}
+				s.Log.ErrorContext(ctx, "the failover lost the end of an operation: run compute recover", "operation", op)
+			}
 		case !there:
-			sum.unknown++
-			fresh, err := s.Store.RaiseAlarm(ctx, store.UnknownWorkflow{WorkflowID: info.GetExecution().GetWorkflowId(), Type: info.GetType().GetName(),
+			alarm, err := s.Store.RaiseAlarm(ctx, store.UnknownWorkflow{WorkflowID: info.GetExecution().GetWorkflowId(), Type: info.GetType().GetName(),
 				NodeID: nodeOf(info), Open: open})
 			if err != nil {
 				return sum, err
 			}
-			if fresh {
+			if alarm != store.AlarmJudged {
+				sum.unknown++
+			}
+			if alarm == store.AlarmRaised {
 				s.Log.ErrorContext(ctx, "Temporal knows a workflow that Postgres does not: run compute recover", "workflow", info.GetExecution().GetWorkflowId())
 			}
 		}

@@ -78,8 +78,8 @@ func runRecover(cmd *cobra.Command, c recoverConfig) error {
 		for _, w := range d.Unknown {
 			fmt.Fprintf(out, "  workflow %s (%s) of node %s, open %t: not in the database\n", w.WorkflowID, w.Type, w.NodeID, w.Open)
 		}
-		for _, id := range d.Unverified {
-			fmt.Fprintf(out, "  node %s is unverified\n", id)
+		for _, n := range d.Unverified {
+			fmt.Fprintf(out, "  node %s is unverified: %s\n", n.NodeID, n.Why)
 		}
 		return nil
 	}
