@@ -177,7 +177,8 @@ func (a *BMC) judge(ctx context.Context, in Act, before away, err error) error {
 	a.showTrouble(ctx, in, kind, err)
 	now := before.again(kind)
 	activity.RecordHeartbeat(ctx, now)
-	if in.Once || now.spent(in.Away) {
+	tooLong := in.Away > 0 && retryDelay(err) > in.Away // it asks for more time than there is
+	if in.Once || tooLong || now.spent(in.Away) {
 		return final(err)
 	}
 	return toTemporal(err)

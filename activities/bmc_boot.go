@@ -159,6 +159,9 @@ type BootStateOut struct {
 	Power bmc.PowerState
 	// Consumed says that no override is pending.
 	Consumed bool
+	// Booting and Running say, where the BMC shows the progress of a boot, that it
+	// is on its way or that an operating system runs.
+	Booting, Running bool `json:",omitempty"`
 }
 
 // BootState reads the power and whether the one-time override was used up.
@@ -176,7 +179,8 @@ func (a *BMC) BootState(ctx context.Context, in Act) (BootStateOut, error) {
 		if err != nil {
 			return err
 		}
-		out = BootStateOut{Power: state, Consumed: o.Target == bmc.BootNone}
+		out = BootStateOut{Power: state, Consumed: o.Target == bmc.BootNone,
+			Booting: o.Progress != "" && o.Progress != bmc.ProgressOSRunning, Running: o.Progress == bmc.ProgressOSRunning}
 		return a.Nodes.RecordPower(ctx, in.NodeID, in.Actor, state, time.Now())
 	})
 	return out, err

@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"fmt"
+	"reflect"
 
 	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/fleet"
@@ -87,14 +88,35 @@ type InventoryOut struct{ Detail string }
 func (a *BMC) ReadInventory(ctx context.Context, in Act) (InventoryOut, error) {
 	var out InventoryOut
 	err := a.read(ctx, in, func(ctx context.Context, c bmc.Client) error {
+		again, err := a.learnAnew(ctx, in, c)
+		if err != nil {
+			return err
+		}
 		inv, err := c.Inventory(ctx)
 		if err != nil {
 			return err
 		}
-		out.Detail = describeInventory(inv)
+		out.Detail = describeInventory(inv) + again
 		return a.Nodes.RecordInventory(ctx, in.OperationID, inv)
 	})
 	return out, err
+}
+
+// learnAnew reads again what the BMC can do, and records it where it changed: a
+// new firmware offers more or less, and what the old one needed is forgotten.
+func (a *BMC) learnAnew(ctx context.Context, in Act, c bmc.Client) (note string, err error) {
+	w, err := a.Ops.LoadWork(ctx, in.OperationID)
+	if err != nil {
+		return "", err
+	}
+	f, err := c.Identify(ctx)
+	if err != nil || reflect.DeepEqual(f.Capabilities, w.Capabilities) {
+		return "", err
+	}
+	if is, was := f.Capabilities.FirmwareVersion, w.Capabilities.FirmwareVersion; is != was {
+		note = fmt.Sprintf("; the BMC's firmware is %s now, was %s: what it offers was read anew", orUnknown(is), orUnknown(was))
+	}
+	return note, a.Nodes.RecordFound(ctx, in.OperationID, f, f.Capabilities.Driver)
 }
 
 // HardwareIn asks for commission's judgement.

@@ -81,8 +81,24 @@ func inNetworks(address fleet.BMCAddress, networks []string, field string) error
 // certificates says whether a text is PEM with at least one certificate.
 func certificates(pem string) bool { return x509.NewCertPool().AppendCertsFromPEM([]byte(pem)) }
 
+// notInTheClear refuses a plain HTTP address whose trust was not said to be
+// none: over it everybody on the way reads the password.
+func notInTheClear(a fleet.BMCAddress, mode, field string) error {
+	if a.Scheme != "http" || mode == "insecure" {
+		return nil
+	}
+	return fleet.Invalid(field, "an https:// address: over plain HTTP the BMC's password could be read on the way; where the network is trusted, say tls.mode insecure")
+}
+
 // trustInput checks a BMC's trust as it is given at first.
-func trustInput(in fleet.BMCIn, prefix string) error {
+func trustInput(a fleet.BMCAddress, in fleet.BMCIn, prefix string) error {
+	mode := ""
+	if in.TLS != nil {
+		mode = in.TLS.Mode
+	}
+	if err := notInTheClear(a, mode, prefix+"address"); err != nil {
+		return err
+	}
 	switch {
 	case in.TLS == nil:
 		return nil

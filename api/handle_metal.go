@@ -273,7 +273,7 @@ func manageInput(in fleet.MetalManageIn) error {
 	if err := ipmiLimits(drivenBy(address, in.BMC.Driver), in.BMC.Username, in.BMC.Password, "bmc."); err != nil {
 		return err
 	}
-	return trustInput(in.BMC, "bmc.")
+	return trustInput(address, in.BMC, "bmc.")
 }
 
 // metalManage is judged like every verb. A host that could take it was adopted

@@ -37,7 +37,7 @@ func enrollInput(in fleet.MetalEnrollIn) error {
 			return fleet.Invalid("labels."+key, "a key that inventory or the system does not own (inventory/, system/)")
 		}
 	}
-	return trustInput(in.BMC, "bmc.")
+	return trustInput(address, in.BMC, "bmc.")
 }
 
 func metalEnroll(ctx context.Context, c *Call, in fleet.MetalEnrollIn) (fleet.MetalOperationOut, error) {

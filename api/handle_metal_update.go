@@ -140,24 +140,29 @@ func (u *updating) settings(ctx context.Context, tx pgx.Tx, in fleet.BMCUpdateIn
 		}
 		u.next.Address = address
 	}
-	if in.TLS == nil {
-		return nil
+	u.trust(in.TLS)
+	return notInTheClear(u.next.Address, u.next.TLSMode, "bmc.address")
+}
+
+// trust applies the given members of the trust in the certificate.
+func (u *updating) trust(in *fleet.BMCTLSUpdateIn) {
+	if in == nil {
+		return
 	}
 	mode := u.bmc.TLSMode
-	set(&mode, in.TLS.Mode)
-	if in.TLS.Fingerprint != nil {
+	set(&mode, in.Mode)
+	if in.Fingerprint != nil {
 		mode = "pin" // it is what pin compares
 	}
 	if mode != u.bmc.TLSMode {
 		u.next.TLSMode, u.next.CA, u.next.Fingerprint = mode, nil, nil
 	}
-	if in.TLS.CA != nil {
-		u.next.CA = in.TLS.CA
+	if in.CA != nil {
+		u.next.CA = in.CA
 	}
-	if in.TLS.Fingerprint != nil {
-		u.next.Fingerprint = in.TLS.Fingerprint
+	if in.Fingerprint != nil {
+		u.next.Fingerprint = in.Fingerprint
 	}
-	return nil
 }
 
 // judge asks the provision table, and keeps a pool's rules: same site, fitting

@@ -142,7 +142,14 @@ type BootOverride struct {
 	// UEFI and Legacy say the mode as read; when setting, at most one is
 	// true and means the mode is required.
 	UEFI, Legacy bool
+	// Progress is, as read, how far the machine's boot has come, in the words of
+	// Redfish's BootProgress; "" where the BMC does not show it.
+	Progress string
 }
+
+// ProgressOSRunning is the progress of a machine on which an operating system
+// runs.
+const ProgressOSRunning = "OSRunning"
 
 // LogEntry is one line of a BMC's own log.
 type LogEntry struct {

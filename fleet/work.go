@@ -116,6 +116,8 @@ type Machine struct {
 	// Present says that the machine that called in was heard of within the last
 	// 90 seconds.
 	Present bool
+	// ReadAt is when a file of the boot was read last, nil when none was.
+	ReadAt *time.Time
 }
 
 // CommandIn is a command to be sent.

@@ -30,9 +30,16 @@ func (g *Gate) keepQuiet(nodeID string, until time.Time) {
 	}
 }
 
+// longestQuiet is how long others are kept from a BMC by one hint of it: asked to
+// wait for a day, nobody waits, but the next hour's operation asks again.
+const longestQuiet = time.Hour
+
 // hinted remembers it for all processes. One that could not be told asks too
 // early once, and is told by the BMC.
 func (g *Gate) hinted(ctx context.Context, nodeID string, until time.Time) {
+	if most := time.Now().Add(longestQuiet); until.After(most) {
+		until = most
+	}
 	g.keepQuiet(nodeID, until)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 	defer cancel()

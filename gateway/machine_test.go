@@ -73,6 +73,10 @@ func TestAgentDeploys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if m.ReadAt == nil {
+		t.Error("nothing tells that the boot's files were read")
+	}
+	m.ReadAt = nil
 	if diff := cmp.Diff(fleet.Machine{CalledIn: true, Present: true}, m); diff != "" {
 		t.Errorf("machine (-want +got):\n%s", diff)
 	}

@@ -111,9 +111,9 @@ func (s *Store) PresenceWindow() time.Duration {
 // operation without a boot has none.
 func (s *Store) Machine(ctx context.Context, operationID string) (fleet.Machine, error) {
 	var m fleet.Machine
-	err := s.pool.QueryRow(ctx, `SELECT used_at IS NOT NULL, reused_at IS NOT NULL, coalesce(last_seen_at > now() - $2::interval, false)
+	err := s.pool.QueryRow(ctx, `SELECT used_at IS NOT NULL, reused_at IS NOT NULL, coalesce(last_seen_at > now() - $2::interval, false), read_at
 		FROM boots WHERE operation_id = $1 ORDER BY power_on DESC LIMIT 1`, operationID, s.PresenceWindow()).
-		Scan(&m.CalledIn, &m.Reused, &m.Present)
+		Scan(&m.CalledIn, &m.Reused, &m.Present, &m.ReadAt)
 	if err != nil && !isNoRows(err) {
 		return m, fmt.Errorf("read the machine of operation %s: %w", operationID, err)
 	}

@@ -23,15 +23,15 @@ const (
 // gateway's own address.
 type BootConfig struct{ ID, Token string }
 
-// BootLive says whether a boot's files are to be served: NOT_FOUND once it is
-// void, and for one that never was.
+// BootLive says whether a boot's files are to be served, and notes that they are
+// read: NOT_FOUND once it is void, and for one that never was.
 func (s *Store) BootLive(ctx context.Context, bootID string) error {
 	_, _, err := s.liveBoot(ctx, bootID)
 	return err
 }
 
 func (s *Store) liveBoot(ctx context.Context, bootID string) (operationID string, number int, err error) {
-	err = s.pool.QueryRow(ctx, `SELECT operation_id, power_on FROM boots WHERE id = $1 AND voided_at IS NULL`, bootID).Scan(&operationID, &number)
+	err = s.pool.QueryRow(ctx, `UPDATE boots SET read_at = now() WHERE id = $1 AND voided_at IS NULL RETURNING operation_id, power_on`, bootID).Scan(&operationID, &number)
 	if isNoRows(err) {
 		return "", 0, fleet.NotFound("boot")
 	}

@@ -22,6 +22,8 @@ type waiting struct {
 	code, late string
 	// most is how long to the next look at most; 0 is pollMost.
 	most time.Duration
+	// look, when not nil, is asked at each look for a reason to wait no longer.
+	look func(ctx workflow.Context, elapsed time.Duration, m activities.Machine) error
 }
 
 // clock counts a wait's time, which stands still while somebody keeps changes
@@ -71,6 +73,11 @@ func (r *run) await(ctx workflow.Context, w waiting) (activities.WatchOut, error
 			return out, activities.NewReason(w.code, w.late, w.limit)
 		case w.stall > 0 && c.elapsed-moved >= w.stall:
 			return out, activities.NewReason(activities.CodeStalled, "no progress for %s: %s", w.stall, describeCommand(out.Command))
+		}
+		if w.look != nil {
+			if err := w.look(ctx, c.elapsed, out.Machine); err != nil {
+				return out, err
+			}
 		}
 		if _, err := workflow.AwaitWithTimeout(ctx, w.poll(c.elapsed, moved), func() bool { return r.mail.nudges != seen }); err != nil {
 			return out, err

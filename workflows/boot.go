@@ -59,16 +59,22 @@ func switchOn(ctx workflow.Context, r *run) (string, error) {
 		}
 	}
 	r.mem.SwitchedOn = true
+	r.mem.OnAt = workflow.Now(ctx)
 	return r.setPower(ctx, activities.AimOn, r.powerBound(1))
 }
 
 // awaitCallIn waits until the machine that was switched on calls in.
 func awaitCallIn(ctx workflow.Context, r *run) (string, error) {
-	_, err := r.await(ctx, waiting{
+	w := waiting{
 		what: activities.WatchCallIn, limit: r.job.Waits.CallIn, code: activities.CodeNoCallIn,
 		late: "the machine did not call in within %s of being switched on",
 		show: fleet.WaitingFor{Actor: "machine", What: "it boots our image and calls in", Then: "failed", YouCan: []string{"metal/abort"}},
-	})
+	}
+	// Of a boot by PXE the site's own server knows.
+	if via, err := bootVia(r.job); err == nil && via != activities.ViaPXE && r.engine >= engineLooks {
+		w.look = (&strayBoot{r: r, limit: w.limit}).look
+	}
+	_, err := r.await(ctx, w)
 	return "the machine called in", err
 }
 

@@ -1,6 +1,8 @@
 package workflows
 
 import (
+	"time"
+
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/bettercompute/compute/activities"
@@ -33,6 +35,8 @@ type Memory struct {
 	Sent    bool `json:"sent,omitempty"`
 	// SwitchedOn says that the machine was switched on, so that it ends off.
 	SwitchedOn bool `json:"switchedOn,omitempty"`
+	// OnAt is when it was switched on last.
+	OnAt time.Time `json:"onAt,omitzero"`
 	// NoBoot says why our image is not booted (any more), "" when it is.
 	NoBoot string `json:"noBoot,omitempty"`
 	// Left are the disks that are still to be erased; LeftKnown that the BMC was

@@ -16,8 +16,10 @@ const (
 	// engineSessions ends the BMC's session before a failure is recorded, also of
 	// an operation that parks.
 	engineSessions = workflow.Version(2)
+	// engineLooks looks at the BMC while a machine is to call in.
+	engineLooks = workflow.Version(3)
 	// engineLatest is what new runs record.
-	engineLatest = engineSessions
+	engineLatest = engineLooks
 )
 
 // engineOf writes the version that this run is made with into its history, or

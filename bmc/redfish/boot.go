@@ -108,7 +108,9 @@ func (c *Client) Boot(ctx context.Context) (bmc.BootOverride, error) {
 	if err != nil {
 		return bmc.BootOverride{}, err
 	}
-	return home.boot.override(), nil
+	o := home.boot.override()
+	o.Progress = s.more.BootProgress.LastState
+	return o, nil
 }
 
 // biosMode is the boot mode that the BIOS attributes name, "" where they name

@@ -61,7 +61,11 @@ func (r *bootRun) learn(p bootPlace, v verdict) bool {
 	for _, m := range v.msgs {
 		switch k := m.key(); {
 		case elsewhere.has(k) && !p.settings:
-			return false
+			if !r.c.knows(quirkBootLive) {
+				return false
+			}
+			r.c.learn(quirkBootSettings) // it was learned to be the place, and is so no more
+			return true
 		case omitted.has(k) && m.names(modeProperty) && !r.sendMode:
 			r.sendMode, r.neverMode = true, false
 			r.c.learn(quirkBootMode)

@@ -20,19 +20,19 @@ func (c *Client) Identify(ctx context.Context) (bmc.Found, error) {
 		return bmc.Found{}, err
 	}
 	f := bmc.Found{Identity: s.identity(), System: s.path, Power: s.power()}
-	f.Capabilities, err = c.capabilities(ctx, s)
-	if err != nil {
-		return bmc.Found{}, err
-	}
 	managers, err := c.managers(ctx, s)
 	if err != nil {
 		return bmc.Found{}, err
 	}
+	firmware := ""
 	for _, m := range managers {
-		if f.Capabilities.FirmwareVersion == "" {
-			f.Capabilities.FirmwareVersion = clean(m.FirmwareVersion)
-		}
+		firmware = firstOf(firmware, clean(m.FirmwareVersion))
 	}
+	f.Capabilities, err = c.capabilities(ctx, s)
+	if err != nil {
+		return bmc.Found{}, err
+	}
+	f.Capabilities.FirmwareVersion = firmware
 	f.MachineKey, err = c.machineKey(ctx, s, managers)
 	if err != nil {
 		return bmc.Found{}, err

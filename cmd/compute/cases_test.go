@@ -238,6 +238,8 @@ var caseRuns = []caseRun{
 	{file: "c12-insert-task-none", run: "deploy an ISO", judge: bootedISO(1)},
 	{file: "c12-insert-hold-409", run: "deploy an ISO", judge: bootedISO(1)},
 	{file: "c12-insert-lost", run: "deploy an ISO", judge: bootedISO(1)},
+	{file: "c13-table-full", run: "on", spec: machineFound("Off"), judge: oneReset("On")},
+	{file: "c13-table-full-403", run: "off", spec: machineFound("On"), judge: oneReset("Off")},
 	{file: "c14-token-invalid", run: "deploy", judge: deployedBy("cd", 1)},
 	{file: "c14-token-invalid-403", run: "commission", judge: cleanOverride},
 	{file: "c15-not-ready-503", run: "on", spec: machineFound("Off"), judge: oneReset("On")},
@@ -256,6 +258,9 @@ func TestCases(t *testing.T) {
 	r := newRig(t)
 	r.startWorker()
 	t.Run("runs", func(t *testing.T) {
+		for name, test := range caseTests {
+			t.Run(name, func(t *testing.T) { t.Parallel(); test(t, r) })
+		}
 		without := map[string]bool{}
 		for _, c := range caseRuns {
 			t.Run(c.file+"/"+c.run, func(t *testing.T) { t.Parallel(); c.play(t, r, true) })

@@ -399,6 +399,18 @@ func (h *host) until(id string, wanted func(fleet.Operation) bool) fleet.Operati
 	}
 }
 
+// poll looks until something is so.
+func (h *host) poll(what string, so func() bool) {
+	h.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(rigPatience); !so(); <-tick.C {
+		if time.Now().After(deadline) {
+			h.t.Fatalf("%s: %s never came", h.ID(), what)
+		}
+	}
+}
+
 // metal is the node's metal view.
 func (h *host) metal() fleet.MetalNode {
 	h.t.Helper()
@@ -434,6 +446,16 @@ func (h *host) told(operation, kind string) string {
 		h.t.Fatalf("event %s: %v", kind, err)
 	}
 	return data
+}
+
+// heard says whether the node has an event of a type.
+func (h *host) heard(kind string) bool {
+	h.t.Helper()
+	var heard bool
+	if err := h.r.store.Pool().QueryRow(context.Background(), `SELECT EXISTS (SELECT FROM events WHERE node_id = $1 AND type = $2)`, h.node, kind).Scan(&heard); err != nil {
+		h.t.Fatal(err)
+	}
+	return heard
 }
 
 // deployIn is the input of a deploy of the rack's small image.
