@@ -100,6 +100,7 @@ var quirkTexts = map[string]string{
 	"boot-mode-must-be-sent":             "the boot mode is sent along with every override",
 	"boot-mode-not-writable":             "the boot mode is never sent",
 	"media-needs-transfer-protocol-type": "TransferProtocolType is sent with every image",
+	"ipmi-operator-privilege":            "the account is used as operator, which power and boot device need; administrator was refused",
 	"ipmi-boot-valid-bit-not-shown":      "the boot flags' valid bit is not shown: the device alone is read back",
 }
 

@@ -80,8 +80,12 @@ func (r *run) login(s bmc.Survey, target bmc.Target) {
 	r.add(f)
 	if s.Privilege != "" {
 		p := Finding{Area: "privilege", Grade: Works, Says: "the account is " + s.Privilege + " on this channel"}
-		if s.Privilege != "administrator" {
-			p.Grade, p.Then, p.Try = Broken, thenOf[bmc.KindAuth], "give the account the administrator privilege on the LAN channel"
+		switch s.Privilege {
+		case "administrator":
+		case "operator":
+			p.Grade, p.Then = Odd, "sessions ask for no more: it is what power and boot device need"
+		default:
+			p.Grade, p.Then, p.Try = Broken, thenOf[bmc.KindAuth], "give the account the privilege operator or administrator on the LAN channel"
 		}
 		r.add(p)
 	}

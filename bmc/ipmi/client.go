@@ -30,8 +30,19 @@ const (
 // defaultSuites is the order of cipher suites without a policy.
 var defaultSuites = []int{17, 3}
 
-// quirkSuite keeps the cipher suite that was found to work.
-const quirkSuite = "ipmi-cipher-suite-"
+const (
+	// quirkSuite keeps the cipher suite that was found to work.
+	quirkSuite = "ipmi-cipher-suite-"
+	// quirkOperator is learned of an account that may not be administrator.
+	quirkOperator = "ipmi-operator-privilege"
+)
+
+// The privileges that sessions ask for. Power and boot device need no more than
+// the lower one (IPMI 2.0, appendix G).
+const (
+	roleAdministrator = "ADMINISTRATOR"
+	roleOperator      = "OPERATOR"
+)
 
 // Client is a conversation with one BMC over IPMI. There is no session between
 // its calls: ipmitool opens and closes one for each.
@@ -79,7 +90,10 @@ func Open(ctx context.Context, target bmc.Target, opts bmc.Options) (*Client, er
 		waits = bmc.DefaultWaits
 	}
 	c := &Client{target: target, opts: opts, waits: waits, quirks: slices.Clone(target.Quirks),
-		tool: tool{path: path, host: host, port: port, user: target.Username, password: target.Password, observe: opts.Observe, wait: waits.Request}}
+		tool: tool{path: path, host: host, port: port, user: target.Username, password: target.Password, observe: opts.Observe, wait: waits.Request, role: roleAdministrator}}
+	if slices.Contains(c.quirks, quirkOperator) {
+		c.tool.role = roleOperator
+	}
 	if err := c.chooseSuite(ctx, doing); err != nil {
 		return nil, err
 	}
@@ -120,7 +134,7 @@ func (c *Client) chooseSuite(ctx context.Context, doing string) error {
 	var last error
 	for _, s := range c.suites() {
 		c.tool.suite = s
-		_, err := c.tool.raw(ctx, false, doing, 0x06, 0x01)
+		err := c.login(ctx, doing)
 		var refused *cipherRefused
 		if errors.As(err, &refused) {
 			last = err
@@ -136,6 +150,21 @@ func (c *Client) chooseSuite(ctx context.Context, doing string) error {
 		last = &cipherRefused{text: "no suite is allowed"}
 	}
 	return explain(doing, last)
+}
+
+// login opens a session, which proves the credentials, as administrator or, where
+// the account may not be that, as operator.
+func (c *Client) login(ctx context.Context, doing string) error {
+	_, err := c.tool.raw(ctx, false, doing, 0x06, 0x01)
+	var role *roleRefused
+	if !errors.As(err, &role) || c.tool.role == roleOperator {
+		return err
+	}
+	c.tool.role = roleOperator
+	if _, err = c.tool.raw(ctx, false, doing, 0x06, 0x01); err == nil {
+		c.learn(quirkOperator)
+	}
+	return err
 }
 
 // suites is the allowed order, the one that worked before first.

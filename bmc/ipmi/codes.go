@@ -37,11 +37,14 @@ func codeOf(err error) byte {
 func explain(doing string, err error) error {
 	var c *completion
 	var refused *cipherRefused
+	var role *roleRefused
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &refused):
 		return &bmc.Error{Kind: bmc.KindUnsupported, Doing: doing, Cause: refused.Error(), Remedy: "allow another suite in bmc.ipmi.cipherSuites", Err: err}
+	case errors.As(err, &role):
+		return &bmc.Error{Kind: bmc.KindAuth, Doing: doing, Cause: role.Error(), Remedy: "give the account the privilege operator or administrator on the LAN channel", Err: err, Unsent: true}
 	case !errors.As(err, &c):
 		return err
 	}
@@ -53,7 +56,7 @@ func explain(doing string, err error) error {
 	case codeInvalid, codeInvalidForLUN, codeDisabled:
 		e.Kind, e.Remedy = bmc.KindUnsupported, "see whether the BMC offers this over Redfish"
 	case codePrivilege:
-		e.Kind, e.Remedy = bmc.KindAuth, "give the account the administrator privilege on the LAN channel"
+		e.Kind, e.Remedy = bmc.KindAuth, "give the account the privilege operator or administrator on the LAN channel"
 	}
 	return e
 }

@@ -30,9 +30,13 @@ const (
 )
 
 // Power reads the power state now, through bmclib. Its error says little, so
-// that an error is asked for again through ipmitool, which says why.
+// that an error is asked for again through ipmitool, which says why. Its
+// sessions are always the administrator's; an operator's are ours.
 func (c *Client) Power(ctx context.Context) (bmc.PowerState, error) {
 	doing := "read the power of " + c.tool.name()
+	if c.tool.role != roleAdministrator {
+		return c.chassisPower(ctx, doing)
+	}
 	state, err := c.lib.GetPowerState(ctx)
 	if err == nil {
 		// bmclib hands on ipmitool's words.
@@ -47,6 +51,11 @@ func (c *Client) Power(ctx context.Context) (bmc.PowerState, error) {
 	if ctx.Err() != nil {
 		return bmc.PowerUnknown, ended(ctx, doing)
 	}
+	return c.chassisPower(ctx, doing)
+}
+
+// chassisPower reads it by Get Chassis Status (IPMI 2.0, section 28.2).
+func (c *Client) chassisPower(ctx context.Context, doing string) (bmc.PowerState, error) {
 	data, err := c.tool.raw(ctx, false, doing, 0x00, 0x01)
 	if err != nil {
 		return bmc.PowerUnknown, explain(doing, err)

@@ -3,6 +3,7 @@ package ipmi_test
 import (
 	"encoding/binary"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 
@@ -26,6 +27,19 @@ type relay struct {
 	// lose loses that many of its answers.
 	code           byte
 	withhold, lose int
+	// codes replace the completion codes of the next answers to a command, which
+	// the machine acted upon.
+	codes map[[2]byte][]byte
+	// full answers that many Open Sessions with "insufficient resources"; opened
+	// and rakp2, when not 0, are the status of every Open Session and RAKP 2.
+	full          int
+	opened, rakp2 byte
+	// roles is the greatest privilege that RAKP 1 may ask for, 0 any; asked are
+	// those that were asked for.
+	roles byte
+	asked []byte
+	// bootWrites are the data of Set System Boot Options, as they came by.
+	bootWrites [][]byte
 }
 
 func startRelay(t *testing.T, s *ipmiSim) *relay {
@@ -102,9 +116,19 @@ func message(p []byte) (payload byte, m []byte) {
 const (
 	payloadIPMI        = 0
 	payloadOpenSession = 0x10
+	payloadOpened      = 0x11
+	payloadRAKP1       = 0x12
+	payloadRAKP2       = 0x13
+
+	statusResources = 0x01 // RMCP+ status: insufficient resources to create a session
+	statusRole      = 0x0a // RMCP+ status: unauthorized role or privilege level requested
 )
 
-var chassisControl = [2]byte{0x00, 0x02}
+var (
+	chassisControl = [2]byte{0x00, 0x02}
+	bootOptions    = [2]byte{0x00, 0x08}
+	setPrivilege   = [2]byte{0x06, 0x3b}
+)
 
 // request notes a request and says whether it goes on.
 func (r *relay) request(p []byte) bool {
@@ -114,9 +138,14 @@ func (r *relay) request(p []byte) bool {
 	switch {
 	case kind == payloadOpenSession && len(m) > 12:
 		r.openSuites = append(r.openSuites, m[12])
+	case kind == payloadRAKP1 && len(m) > 24:
+		r.asked = append(r.asked, m[24]&0x0f)
 	case kind == payloadIPMI && len(m) > 5:
 		key := [2]byte{m[1] >> 2, m[5]}
 		r.sent[key]++
+		if key == bootOptions {
+			r.bootWrites = append(r.bootWrites, slices.Clone(m[6:len(m)-1]))
+		}
 		if key == chassisControl && r.withhold > 0 {
 			r.withhold--
 			return false
@@ -130,7 +159,28 @@ func (r *relay) answer(p []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kind, m := message(p)
-	if kind != payloadIPMI || len(m) < 8 || [2]byte{m[1]>>2 - 1, m[5]} != chassisControl {
+	switch {
+	case kind == payloadOpened && len(m) > 1 && r.full > 0:
+		r.full--
+		m[1] = statusResources
+	case kind == payloadOpened && len(m) > 1 && r.opened > 0:
+		m[1] = r.opened
+	case kind == payloadRAKP2 && len(m) > 1 && r.rakp2 > 0:
+		m[1] = r.rakp2
+	case kind == payloadRAKP2 && len(m) > 1 && r.roles > 0 && r.asked[len(r.asked)-1] > r.roles:
+		m[1] = statusRole
+	}
+	if kind != payloadIPMI || len(m) < 8 {
+		return true
+	}
+	key := [2]byte{m[1]>>2 - 1, m[5]}
+	if codes := r.codes[key]; len(codes) > 0 {
+		r.codes[key] = codes[1:]
+		m[6] = codes[0]
+		m[len(m)-1] = ipmisim.Checksum(m[3 : len(m)-1])
+		return true
+	}
+	if key != chassisControl {
 		return true
 	}
 	if r.lose > 0 {

@@ -26,7 +26,12 @@ type ipmiSim struct {
 
 func startSim(t *testing.T) *ipmiSim {
 	t.Helper()
-	return &ipmiSim{Sim: ipmisim.Start(t), t: t}
+	return startSimWith(t, ipmisim.Config{})
+}
+
+func startSimWith(t *testing.T, c ipmisim.Config) *ipmiSim {
+	t.Helper()
+	return &ipmiSim{Sim: ipmisim.StartWith(t, c), t: t}
 }
 
 // changes are the changes that the machine was told.

@@ -21,8 +21,10 @@ type tool struct {
 	path, host, port string
 	user, password   string
 	suite            int
-	observe          func(bmc.Exchange)
-	wait             time.Duration
+	// role is the privilege that a session asks for.
+	role    string
+	observe func(bmc.Exchange)
+	wait    time.Duration
 }
 
 // attempts are how often a packet is sent: a read may be repeated, a change
@@ -40,7 +42,7 @@ func (t *tool) run(ctx context.Context, change bool, doing string, args ...strin
 	if change {
 		n = changeAttempts
 	}
-	full := append([]string{"-I", "lanplus", "-H", t.host, "-p", t.port, "-U", t.user, "-E", "-L", "ADMINISTRATOR",
+	full := append([]string{"-I", "lanplus", "-H", t.host, "-p", t.port, "-U", t.user, "-E", "-L", t.role,
 		"-C", strconv.Itoa(t.suite), "-R", strconv.Itoa(n), "-N", "1", "-v"}, args...)
 	rctx, cancel := context.WithTimeout(ctx, t.wait)
 	defer cancel()
@@ -129,22 +131,31 @@ func (t *tool) failure(ctx context.Context, doing, diag string, err error) error
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
 		e.Kind, e.Cause, e.Remedy, e.Unsent = bmc.KindUnsupported, "ipmitool is not installed on this worker", "install ipmitool", true
-	case has("no matching cipher suite", "invalid authentication algorithm", "invalid integrity algorithm", "no matching authentication payload", "no matching integrity payload", "invalid confidentiality algorithm"):
+	case has("no matching cipher suite", "invalid authentication algorithm", "invalid integrity algorithm", "no matching authentication algorithm", "no matching integrity payload", "invalid confidentiality algorithm"):
 		return &cipherRefused{suite: t.suite, text: openSessionText(diag)}
-	case has("insufficient resources for session", "Insufficient resources to create"):
+	case has("insufficient resources for session", "insufficient resources for role"):
 		e.Kind, e.Cause, e.Remedy, e.Unsent = bmc.KindBusy, "the BMC has no session free", "wait; it is tried again", true
-	case has("HMAC is invalid", "unauthorized name", "invalid integrity check value", "unauthorized GUID", "invalid session ID"):
+	case has("indicates an error : invalid session ID", "indicates an error : inactive session ID"):
+		e.Kind, e.Cause, e.Remedy, e.Unsent = bmc.KindBusy, "the BMC forgot the session while it was opened", "wait; it is tried again", true
+	case has("HMAC is invalid", "unauthorized name", "invalid integrity check value", "unauthorized GUID"):
 		e.Kind, e.Cause, e.Unsent = bmc.KindAuth, "user name or password were refused", true
 		e.Remedy = "check user name and password, then metal/setCredentials"
-	case has("invalid role", "privilege level"):
-		e.Kind, e.Cause, e.Unsent = bmc.KindAuth, "the account has no administrator privilege over LAN", true
-		e.Remedy = "give the account the administrator privilege on the LAN channel"
+	case has("invalid role", "unauthorized role", "privilege level", "Set Session Privilege Level"):
+		return &roleRefused{role: t.role}
 	case has("Unable to establish IPMI v2 / RMCP+ session", "Error issuing Get Channel Authentication Capabilities", "Address lookup"):
 		e.Unsent = true
 	default:
 		e.Cause = "the answer of " + t.name() + " was lost, the outcome is unknown"
 	}
 	return e
+}
+
+// roleRefused says that the account may not have the privilege that the session
+// asked for. Its password was not judged.
+type roleRefused struct{ role string }
+
+func (r *roleRefused) Error() string {
+	return fmt.Sprintf("the account has not the privilege %s over LAN", strings.ToLower(r.role))
 }
 
 // cipherRefused says that the BMC refused Open Session for its cipher suite.

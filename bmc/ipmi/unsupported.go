@@ -38,7 +38,7 @@ func (c *Client) SetPassword(context.Context, string) error {
 // Log returns the System Event Log since a time, through bmclib.
 func (c *Client) Log(ctx context.Context, since time.Time) ([]bmc.LogEntry, error) {
 	doing := "read the event log of " + c.tool.name()
-	rows, err := c.lib.GetSystemEventLog(ctx)
+	rows, err := c.eventLog(ctx, doing)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ended(ctx, doing)
@@ -57,6 +57,25 @@ func (c *Client) Log(ctx context.Context, since time.Time) ([]bmc.LogEntry, erro
 		}
 	}
 	return out, nil
+}
+
+// eventLog reads the rows as bmclib gives them. Its sessions are always the
+// administrator's; an operator's are ours.
+func (c *Client) eventLog(ctx context.Context, doing string) ([][]string, error) {
+	if c.tool.role == roleAdministrator {
+		return c.lib.GetSystemEventLog(ctx)
+	}
+	out, err := c.ask(ctx, doing, "sel", "list")
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]string
+	for line := range strings.Lines(out) {
+		if cells := strings.Split(line, "|"); len(cells) > 4 {
+			rows = append(rows, []string{cells[0], strings.TrimSpace(cells[1]) + " " + strings.TrimSpace(cells[2]), cells[3], strings.Join(cells[4:], ":")})
+		}
+	}
+	return rows, nil
 }
 
 // entry makes one of bmclib's row: id, time, sensor, event.

@@ -4,11 +4,13 @@ package ipmisim
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -54,9 +56,28 @@ check) : ;;
 esac
 `
 
+// Config is what a simulator can be other than usual; the zero value is the
+// usual one.
+type Config struct {
+	// Password is another one, of up to 16 bytes: it keeps no more.
+	Password string
+	// Sessions is how many the account may have open.
+	Sessions int
+	GUID     string
+	// NoFRU leaves out the board's names.
+	NoFRU bool
+}
+
 // Start starts ipmi_sim with a machine that is off, and ends it with the test.
 func Start(t testing.TB) *Sim {
 	t.Helper()
+	return StartWith(t, Config{})
+}
+
+// StartWith starts one that differs from the usual.
+func StartWith(t testing.TB, c Config) *Sim {
+	t.Helper()
+	c = Config{Password: c.Password, Sessions: cmp.Or(c.Sessions, 10), GUID: cmp.Or(c.GUID, GUID), NoFRU: c.NoFRU}
 	s := &Sim{t: t, Dir: t.TempDir(), Port: FreePort(t)}
 	s.Write("power", "0\n", 0o600)
 	s.Write("boot", "none\n", 0o600)
@@ -75,15 +96,18 @@ set_working_mc 0x20
     guid %s
   endlan
   chassis_control "%s/chassis %s"
-  user 2 true %q %q admin 10
-`, s.Port, GUID, s.Dir, s.Dir, User, Password), 0o600)
+  user 2 true %q %q admin %d
+`, s.Port, c.GUID, s.Dir, s.Dir, User, Password, c.Sessions), 0o600)
+	board := ""
+	if !c.NoFRU {
+		board = fmt.Sprintf("mc_add_fru_data 0x20 0 %d file 0 \"%s/fru.bin\"\n", len(fru("Acme", "GPU Server 8", "SN-0042")), s.Dir)
+	}
 	s.Write("sim.emu", fmt.Sprintf(`mc_setbmc 0x20
 mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr
 sel_enable 0x20 1000 0x0a
 mc_set_guid 0x20 %s
-mc_add_fru_data 0x20 0 %d file 0 "%s/fru.bin"
-mc_enable 0x20
-`, GUID, len(fru("Acme", "GPU Server 8", "SN-0042")), s.Dir), 0o600)
+%smc_enable 0x20
+`, c.GUID, board), 0o600)
 	cmd := exec.CommandContext(t.Context(), "ipmi_sim", "-c", s.Dir+"/lan.conf", "-f", s.Dir+"/sim.emu", "-s", s.Dir+"/state", "-n")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -101,7 +125,27 @@ mc_enable 0x20
 		}
 	})
 	s.awaitUp()
+	if c.Password != "" {
+		s.setPassword(c.Password)
+	}
 	return s
+}
+
+// setPassword sets the account's password as a BMC's own page would: its bytes
+// by Set User Password, since the configuration knows no escapes.
+func (s *Sim) setPassword(password string) {
+	s.t.Helper()
+	bytes := make([]byte, 16)
+	copy(bytes, password)
+	args := []string{"-I", "lanplus", "-H", "127.0.0.1", "-p", strconv.Itoa(s.Port), "-U", User, "-E", "-C", "3", "raw", "0x06", "0x47", "2", "2"}
+	for _, b := range bytes {
+		args = append(args, strconv.Itoa(int(b)))
+	}
+	cmd := exec.CommandContext(s.t.Context(), "ipmitool", args...)
+	cmd.Env = []string{"IPMITOOL_PASSWORD=" + Password}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.t.Fatalf("set the password of ipmi_sim: %v\n%s", err, out)
+	}
 }
 
 // Write writes a file of the machine: power and boot are its state, refuse makes
