@@ -152,6 +152,14 @@ func (a away) again(kind bmc.Kind) away {
 	}
 }
 
+// until says in words since when and until when it is tried again.
+func (a away) until(bound time.Duration) string {
+	if a.Attempts == 0 || bound <= 0 {
+		return "; it is tried again"
+	}
+	return "; so since " + a.Since.UTC().Format(time.TimeOnly) + " UTC, tried again until " + a.Since.Add(bound).UTC().Format(time.TimeOnly) + " UTC"
+}
+
 // spent says whether the attempts are over.
 func (a away) spent(bound time.Duration) bool {
 	return a.Nonsense >= protocolAttempts || a.Attempts >= awayAttempts && bound > 0 && time.Since(a.Since) > bound
@@ -167,6 +175,9 @@ func (a *BMC) judge(ctx context.Context, in Act, before away, err error) error {
 	}
 	if kind == "" || errors.Is(err, ErrLeased) {
 		activity.RecordHeartbeat(ctx, away{})
+		if kind != "" {
+			a.note(ctx, in, reasonFrom(err).Cause+"; it is tried again")
+		}
 		return toTemporal(err)
 	}
 	if x := a.Gate.Exchanges(in.NodeID); len(x) > 0 {
@@ -181,7 +192,17 @@ func (a *BMC) judge(ctx context.Context, in Act, before away, err error) error {
 	if in.Once || tooLong || now.spent(in.Away) {
 		return final(err)
 	}
+	if retryable(err) {
+		a.note(ctx, in, reasonFrom(err).Cause+now.until(in.Away))
+	}
 	return toTemporal(err)
+}
+
+// note shows as the step's detail why it does not go on.
+func (a *BMC) note(ctx context.Context, in Act, detail string) {
+	if err := a.Ops.NoteStep(ctx, in.OperationID, in.Step, detail); err != nil {
+		activity.GetLogger(ctx).Warn("detail not stored", "operation", in.OperationID, "error", err)
+	}
 }
 
 // troubles are the conditions that errors of BMCs show.

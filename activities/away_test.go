@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,9 +25,21 @@ func (g closedGate) Open(context.Context, string, string, bool) (bmc.Client, fun
 
 func (g closedGate) Exchanges(string) []bmc.Exchange { return nil }
 
+// noteOps keeps a step's detail.
+type noteOps struct {
+	Operations
+	detail string
+}
+
+func (o *noteOps) NoteStep(_ context.Context, _, _, detail string) error {
+	o.detail = detail
+	return nil
+}
+
 // A BMC's absence is counted from when it was first found away, over attempts
 // that follow each other: neither the time in which nobody asked nor a lease
-// that another holds is the BMC's. What ends an operation says what to do.
+// that another holds is the BMC's. While it is tried again the step says so;
+// what ends an operation says what to do.
 func TestAwayIsTheBMCs(t *testing.T) {
 	t.Parallel()
 	gone := &bmc.Error{Kind: bmc.KindUnreachable, Doing: "open", Cause: "no answer"}
@@ -56,7 +69,8 @@ func TestAwayIsTheBMCs(t *testing.T) {
 			t.Parallel()
 			var suite testsuite.WorkflowTestSuite
 			env := suite.NewTestActivityEnvironment()
-			a := &BMC{Gate: closedGate{err: c.err}}
+			ops := &noteOps{}
+			a := &BMC{Gate: closedGate{err: c.err}, Ops: ops}
 			env.RegisterActivity(a)
 			if c.before != nil {
 				env.SetHeartbeatDetails(*c.before)
@@ -65,6 +79,9 @@ func TestAwayIsTheBMCs(t *testing.T) {
 			var app *temporal.ApplicationError
 			if !errors.As(err, &app) || app.NonRetryable() == c.again {
 				t.Fatalf("%v; retried %v, want %v", err, app != nil && !app.NonRetryable(), c.again)
+			}
+			if told := strings.Contains(ops.detail, "tried again"); told != (c.again && bmc.KindOf(c.err) != "") {
+				t.Errorf("the step says %q", ops.detail)
 			}
 			if r := ReasonOf(err); !c.again && (r.Remedy == "" || r.Remedy == busy.Remedy) {
 				t.Errorf("what ended it is to be mended by: %q", r.Remedy)

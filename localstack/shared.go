@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -87,20 +88,35 @@ func startShared(ctx context.Context, binary, dir string, c TemporalConfig) (*Te
 func namespaceName(i int) string { return "test-" + strconv.Itoa(i) }
 
 // TakeNamespace reserves a namespace of the shared Temporal server until the
-// returned function is called or this process ends. What a former holder left
-// running in it is not ended: take care to use task queues of your own.
+// returned function is called or this process ends. They are given in turn, so
+// that one is as new as can be: a former holder's workflows are still in it, and
+// a sweep that meets such takes its database for a restored one.
 func TakeNamespace() (name string, release func(), err error) {
 	base, err := sharedDir("temporal")
 	if err != nil {
 		return "", nil, err
 	}
-	for i := range testNamespaces {
+	turn, err := lock(filepath.Join(base, "namespaces"), syscall.LOCK_EX)
+	if err != nil {
+		return "", nil, err
+	}
+	defer turn.Close()
+	raw, err := io.ReadAll(turn)
+	if err != nil {
+		return "", nil, fmt.Errorf("read whose turn it is: %w", err)
+	}
+	next, _ := strconv.Atoi(string(raw)) // none yet is 0
+	for n := range testNamespaces {
+		i := (next + n) % testNamespaces
 		f, err := lock(filepath.Join(base, "namespace-"+strconv.Itoa(i)), syscall.LOCK_EX|syscall.LOCK_NB)
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			continue
 		}
 		if err != nil {
 			return "", nil, err
+		}
+		if err := os.WriteFile(turn.Name(), []byte(strconv.Itoa((i+1)%testNamespaces)), 0o600); err != nil {
+			return "", nil, errors.Join(fmt.Errorf("pass the turn on: %w", err), f.Close())
 		}
 		return namespaceName(i), func() { _ = f.Close() }, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +16,26 @@ import (
 // key that another node of the site has is CONFLICT, reason already-enrolled.
 // Of another firmware than the one recorded the quirks are learned anew.
 func (s *Store) RecordFound(ctx context.Context, operationID string, f fleet.Found, driver string) error {
+	err := s.recordFound(ctx, operationID, f, driver)
+	if fleet.ReasonOf(err) == conflicts["bmcs_machine_unique"].reason {
+		return s.nameEnrolled(ctx, operationID, f.MachineKey, err)
+	}
+	return err
+}
+
+// nameEnrolled says which node of the site the machine is already.
+func (s *Store) nameEnrolled(ctx context.Context, operationID, machineKey string, refused error) error {
+	var id, name, address string
+	err := s.pool.QueryRow(ctx, `SELECT n.id, coalesce(n.name, ''), b.address FROM bmcs b JOIN nodes n ON n.id = b.node_id
+		WHERE b.machine_key = $2 AND b.site_id = (SELECT o.site_id FROM bmcs o JOIN operations p ON p.node_id = o.node_id WHERE p.id = $1)`,
+		operationID, machineKey).Scan(&id, &name, &address)
+	if err != nil {
+		return refused // it was deleted in between, or Postgres went away: a retry tells
+	}
+	return fleet.Errorf(fleet.CodeConflict, fleet.ReasonOf(refused), "this machine is enrolled in the site as node %s, whose BMC address is %s", strings.TrimSpace(id+" "+name), address)
+}
+
+func (s *Store) recordFound(ctx context.Context, operationID string, f fleet.Found, driver string) error {
 	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
 		if f.Quirks == nil {
 			f.Quirks = []string{}

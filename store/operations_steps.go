@@ -92,14 +92,14 @@ func (s *Store) SaveJournal(ctx context.Context, operationID, step string, entry
 	})
 }
 
-// NoteStep sets a running step's detail.
+// NoteStep sets a running step's detail; what is no running step has none.
 func (s *Store) NoteStep(ctx context.Context, operationID, step, detail string) error {
 	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
-		st := stepOf(&o.Steps, step)
-		if st.Detail == detail {
+		i := slices.IndexFunc(o.Steps, func(s fleet.Step) bool { return s.Name == step && s.State == fleet.StepRunning })
+		if i < 0 || o.Steps[i].Detail == detail {
 			return nil
 		}
-		st.Detail = detail
+		o.Steps[i].Detail = detail
 		return saveSteps(ctx, tx, o.ID, o.Steps)
 	})
 }
