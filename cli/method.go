@@ -48,8 +48,7 @@ func (a *app) methodCmd(m fleet.Method) *cobra.Command {
 		f.addFlag(cmd)
 	}
 	cmd.Flags().String("input", "", "the whole input as a JSON object; a file, - for standard input; flags win over it")
-	startsOperation := reflect.TypeOf(m.Out) == reflect.TypeFor[fleet.MetalOperationOut]()
-	if startsOperation {
+	if startsOperation(m) {
 		cmd.Flags().BoolP("watch", "w", false, "show the operation's steps until it ends")
 	}
 	if m.FullName() == "nodes/events" {
@@ -74,11 +73,16 @@ func (a *app) methodCmd(m fleet.Method) *cobra.Command {
 			return err
 		}
 		if watch := cmd.Flags().Lookup("watch"); watch != nil && watch.Value.String() == "true" {
-			return a.watchAnswer(cmd.Context(), answer)
+			return a.watchAnswer(cmd.Context(), m, answer)
 		}
 		return a.print(answer)
 	}
 	return cmd
+}
+
+// startsOperation says whether a method begins an operation that can be watched.
+func startsOperation(m fleet.Method) bool {
+	return reflect.TypeOf(m.Out) == reflect.TypeFor[fleet.MetalOperationOut]() || m.FullName() == "nodes/adopt" || m.FullName() == "nodes/drain"
 }
 
 func arguments(usage string) cobra.PositionalArgs {

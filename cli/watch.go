@@ -12,13 +12,22 @@ import (
 
 // watchAnswer follows the operation that a verb's answer names, and those that
 // follow it by themselves, and fails when one does.
-func (a *app) watchAnswer(ctx context.Context, answer json.RawMessage) error {
+func (a *app) watchAnswer(ctx context.Context, m fleet.Method, answer json.RawMessage) error {
 	var out fleet.MetalOperationOut
 	if err := json.Unmarshal(answer, &out); err != nil {
 		return fmt.Errorf("read the API's answer: %w", err)
 	}
+	if m.Group == "nodes" && out.Node != nil {
+		id := out.Node.Operations.Provision
+		if m.Name == "drain" {
+			id = out.Node.Operations.Drain
+		}
+		if id != "" {
+			out.Operation = &fleet.Operation{ID: id}
+		}
+	}
 	if out.Operation == nil {
-		return a.print(answer) // a dry run
+		return a.print(answer) // a dry run, or a drain that had nothing to wait for
 	}
 	op := *out.Operation
 	tenant := a.tenant

@@ -71,7 +71,8 @@ func (d *devStack) seedSite(ctx context.Context) (string, error) {
 		}
 	}
 	var out fleet.SiteOut
-	err := d.post(ctx, "sites/create", map[string]any{"tenantId": seedTenant, "name": "lab", "allowedNetworks": []string{"127.0.0.0/8"}}, &out)
+	err := d.post(ctx, "sites/create", map[string]any{"tenantId": seedTenant, "name": "lab", "allowedNetworks": []string{"127.0.0.0/8"},
+		"tokenOnlyJoin": true, "boot": map[string]any{"installAgent": true}}, &out)
 	return out.Site.ID, err
 }
 

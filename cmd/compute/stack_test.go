@@ -44,7 +44,7 @@ var built = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-o", dir+"/", "./cmd/compute", "./cmd/bmcsim", "./cmd/computectl")
+	cmd := exec.Command("go", "build", "-o", dir+"/", "./cmd/compute", "./cmd/bmcsim", "./cmd/computectl", "./cmd/nodeagent")
 	cmd.Dir = "../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build: %w\n%s", err, out)

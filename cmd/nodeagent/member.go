@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -21,17 +22,36 @@ import (
 // stateDir is where a joined machine keeps its identity.
 const stateDir = "/var/lib/nodeagent"
 
-// host is the machine that the program runs on, as a member.
-func host() *linux.Host { return &linux.Host{Root: "/"} }
+// member is the machine that the program runs on, as a member.
+type member struct {
+	state  agent.State
+	sshDir string
+}
+
+// flags are those of all commands of a member; those of sshd only where it is
+// touched.
+func (m *member) flags(cmd *cobra.Command, ssh bool) {
+	cmd.Flags().StringVar(&m.state.Dir, "state", stateDir, "folder of the machine's identity")
+	if ssh {
+		cmd.Flags().StringVar(&m.sshDir, "ssh-dir", "/etc/ssh", "folder of sshd's configuration")
+	}
+}
+
+func (m *member) host() *linux.Host {
+	h := &linux.Host{Root: "/"}
+	if m.sshDir != "" {
+		h.SSHD.File = filepath.Join(m.sshDir, "sshd_config")
+		h.SSHD.DropIn = filepath.Join(m.sshDir, "sshd_config.d", "better-compute.conf")
+		h.SSHD.Dir = filepath.Join(m.sshDir, "better-compute")
+	}
+	return h
+}
 
 func newLog() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }
 
-func stateFlag(cmd *cobra.Command, s *agent.State) {
-	cmd.Flags().StringVar(&s.Dir, "state", stateDir, "folder of the machine's identity")
-}
-
 func joinCmd() *cobra.Command {
 	cfg := agent.JoinConfig{Log: newLog()}
+	var m member
 	var tokenFile string
 	var within time.Duration
 	cmd := &cobra.Command{
@@ -46,10 +66,10 @@ func joinCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cfg.Token = token
+			cfg.Token, cfg.State = token, m.state
 			ctx, cancel := context.WithTimeout(cmd.Context(), within)
 			defer cancel()
-			id, err := agent.Join(ctx, cfg, host())
+			id, err := agent.Join(ctx, cfg, m.host())
 			if errors.Is(err, context.DeadlineExceeded) {
 				return fmt.Errorf("not joined within %s: %s is not reached, or does not answer as the gateway of that fingerprint", within, cfg.GatewayURL)
 			}
@@ -70,7 +90,7 @@ func joinCmd() *cobra.Command {
 			panic(err) // the flag is defined above
 		}
 	}
-	stateFlag(cmd, &cfg.State)
+	m.flags(cmd, false)
 	return cmd
 }
 
@@ -94,7 +114,7 @@ func readToken(file string, stdin io.Reader) (string, error) {
 }
 
 func runCmd() *cobra.Command {
-	var state agent.State
+	var m member
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Keep this machine's session with the control plane",
@@ -103,24 +123,24 @@ func runCmd() *cobra.Command {
 			"control plane is away, what it last asked for stays.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			release, err := state.Lock()
+			release, err := m.state.Lock()
 			if err != nil {
 				return err
 			}
 			defer release()
-			err = agent.Keep(cmd.Context(), agent.ServeConfig{State: state, Host: host(), Log: newLog()})
+			err = agent.Keep(cmd.Context(), agent.ServeConfig{State: m.state, Host: m.host(), Log: newLog()})
 			if cmd.Context().Err() != nil {
 				return nil
 			}
 			return err
 		},
 	}
-	stateFlag(cmd, &state)
+	m.flags(cmd, true)
 	return cmd
 }
 
 func leaveCmd() *cobra.Command {
-	var state agent.State
+	var m member
 	cmd := &cobra.Command{
 		Use:   "leave",
 		Short: "End the session and remove the identity from this machine",
@@ -128,14 +148,14 @@ func leaveCmd() *cobra.Command {
 			"to let this machine join again as a new node, delete it there (nodes/delete).",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := agent.Leave(cmd.Context(), state, host(), newLog()); err != nil {
+			if err := agent.Leave(cmd.Context(), m.state, m.host(), newLog()); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "left: no key, certificate or sshd configuration of the control plane is on this machine; the node is still in the control plane")
 			return nil
 		},
 	}
-	stateFlag(cmd, &state)
+	m.flags(cmd, true)
 	return cmd
 }
 
@@ -148,7 +168,7 @@ type statusOut struct {
 }
 
 func statusCmd() *cobra.Command {
-	var state agent.State
+	var m member
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -157,13 +177,13 @@ func statusCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := statusOut{}
 			var err error
-			if out.Identity, err = state.Identity(); err != nil {
+			if out.Identity, err = m.state.Identity(); err != nil {
 				return err
 			}
-			if out.Session, out.CertificateEnds, err = state.Status(); err != nil {
+			if out.Session, out.CertificateEnds, err = m.state.Status(); err != nil {
 				return err
 			}
-			switch release, err := state.Lock(); {
+			switch release, err := m.state.Lock(); {
 			case errors.Is(err, agent.ErrRunning):
 				out.Running = true
 			case err != nil:
@@ -176,7 +196,7 @@ func statusCmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	stateFlag(cmd, &state)
+	m.flags(cmd, false)
 	return cmd
 }
 
