@@ -28,7 +28,9 @@ const (
 	CodeNoReport = "no-report"
 	// CodeNoSession is an agent that did not come, CodeNotAccepted a host that its
 	// acceptance checks do not pass.
-	CodeNoSession   = "no-session"
+	CodeNoSession = "no-session"
+	// CodeNoProof is a BMC that is not proved to be an adopted host's.
+	CodeNoProof     = "no-proof"
 	CodeNotAccepted = "not-accepted"
 	CodeReboots     = "keeps-restarting"
 	// CodeMismatch is hardware that is not what was asked for.
@@ -83,6 +85,7 @@ var remedies = map[string]string{
 	CodeStalled:                  "check the machine's network and where the image is served, then retry",
 	CodeNoReport:                 "look at the installed system's console: it did not boot, has no network, or its cloud-init did not run; then retry, or deploy with expect: boot",
 	CodeNoSession:                "look at the agent on the host (systemctl status nodeagent, nodeagent status) and whether it reaches the gateway, then call the verb again",
+	CodeNoProof:                  "call metal/manage with the BMC of this very host: its UUID is what dmidecode -s system-uuid prints on the host",
 	CodeNotAccepted:              "mend what the conditions name, then call nodes/adopt; a host whose hardware was changed on purpose joins again first (nodes/revokeIdentity, nodeagent join)",
 	CodeReboots:                  "the machine restarts by itself in our image; look at its console and BMC log, then retry",
 	CodeInternal:                 "see the worker's log for this operation, then retry",

@@ -86,6 +86,9 @@ type Nodes interface {
 	// capabilities, quirks, power. A machine key another node has is CONFLICT
 	// with reason "already-enrolled" and nothing is stored.
 	RecordFound(ctx context.Context, operationID string, f bmc.Found, driver string) error
+	// JoinedHardware is what the node's machine said of itself when it joined,
+	// empty when it never did.
+	JoinedHardware(ctx context.Context, nodeID string) (fleet.Hardware, error)
 	// RecordMaybeInUse sets or clears the presumption.
 	RecordMaybeInUse(ctx context.Context, operationID string, inUse bool) error
 	// RecordInventory stores an inventory, its devices and differences as

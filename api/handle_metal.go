@@ -41,6 +41,8 @@ type verbCall struct {
 	secrets map[string]string
 	// input checks the parts of the input that need the row.
 	input func(ctx context.Context, tx pgx.Tx, node fleet.MetalNode) error
+	// before writes what the operation leans on.
+	before func(ctx context.Context, tx pgx.Tx, node fleet.MetalNode) error
 	// permissions are needed beside the verb's own.
 	permissions []fleet.Permission
 	steps       fleet.StepsAsk
@@ -150,6 +152,11 @@ func (c *Call) beginVerb(ctx context.Context, tx pgx.Tx, v verbCall, node fleet.
 	}
 	if v.ask.InUse != nil && !*v.ask.InUse && s.MaybeInUse {
 		if err := store.SayFree(ctx, tx, node.ID); err != nil {
+			return out, err
+		}
+	}
+	if v.before != nil {
+		if err := v.before(ctx, tx, node); err != nil {
 			return out, err
 		}
 	}
@@ -276,20 +283,29 @@ func manageInput(in fleet.MetalManageIn) error {
 	return trustInput(address, in.BMC, "bmc.")
 }
 
-// metalManage is judged like every verb. A host that could take it was adopted
-// by its agent, which this release does not do: without what the agent reported
-// there is nothing to prove the BMC by.
+// metalManage records the BMC together with the operation that proves it: the
+// BMC is reached as every other, and forgotten again when that operation ends
+// otherwise than well.
 func metalManage(ctx context.Context, c *Call, in fleet.MetalManageIn) (fleet.MetalOperationOut, error) {
-	var out fleet.MetalOperationOut
-	return Mutate(ctx, c, Mutation[fleet.MetalOperationOut]{
-		NodeID: in.NodeID, Find: c.OnNode(in.NodeID), Lock: LockNode(in.NodeID), Version: in.Version, Present: NodeVersion(in.NodeID),
-		Judge: func(ctx context.Context, tx pgx.Tx) error {
-			_, err := judge(ctx, tx, in.NodeID, fleet.Ask{Verb: fleet.VerbManage, Reason: text(in.Reason)})
-			return err
+	address, err := bmcAddress(in.BMC.Address, in.BMC.Driver, "bmc.")
+	if err != nil {
+		return fleet.MetalOperationOut{}, err
+	}
+	stored := in
+	stored.BMC.Password = ""
+	return runVerb(ctx, c, verbCall{in: in.VerbIn, ask: fleet.Ask{Verb: fleet.VerbManage}, stored: stored,
+		input: func(ctx context.Context, tx pgx.Tx, node fleet.MetalNode) error {
+			site, err := store.LoadSite(ctx, tx, node.TenantID, node.SiteID)
+			if err != nil {
+				return err
+			}
+			return inNetworks(address, site.AllowedNetworks, "bmc.address")
 		},
-		Change: func(context.Context, pgx.Tx) (fleet.MetalOperationOut, error) {
-			return out, fleet.Errorf(fleet.CodeUnsupported, "no-agents",
-				"manage compares a BMC with what the adopted host's agent reported; this release runs no agents: enroll the machine by its BMC instead")
-		},
-	})
+		before: func(ctx context.Context, tx pgx.Tx, node fleet.MetalNode) error {
+			record, err := c.bmcRecord(node.ID, node.SiteID, in.BMC, address)
+			if err != nil {
+				return err
+			}
+			return store.InsertBMC(ctx, tx, record)
+		}})
 }

@@ -265,7 +265,7 @@ var metalMethods = []Method{
 	verb("retry", VerbRetry, "", MetalVerbIn{}, "Go on with a parked operation from the step that failed; decided as the operation's verb."),
 	verb("abort", VerbAbort, "", MetalVerbIn{}, "End the present operation after cleaning up; decided as the operation's verb."),
 	verb("power", VerbPower, PermMetalPower, MetalPowerIn{}, "Switch a machine's power."),
-	orUnsupported(verb("manage", VerbManage, PermMetalManage, MetalManageIn{}, "Give an adopted host its BMC, after proof that it is that host's.")),
+	verb("manage", VerbManage, PermMetalManage, MetalManageIn{}, "Give an adopted host its BMC, after proof that it is that host's."),
 	{Group: "metal", Name: "hold", Kind: KindMutation, Permission: PermMetalHold, Resource: OnNode,
 		DryRun: true, Module: "server", Phase: "v0.1", In: MetalHoldIn{}, Out: MetalChangeOut{}, Errors: []Code{CodeNotFound, CodeConflict},
 		Summary: "Keep every change of power, boot or disk away from a node."},

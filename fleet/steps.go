@@ -30,6 +30,7 @@ const (
 	StepProve          = "prove-credentials"
 	StepPower          = "power"
 	StepAwaitFree      = "await-allocations"
+	StepProveBMC       = "prove-bmc"
 	StepAwaitSession   = "await-session"
 	StepAcceptHost     = "accept-host"
 )
@@ -126,6 +127,8 @@ func StepsOf(a StepsAsk) []PlanStep {
 		add(leaveSteps(a)...)
 	case VerbAdopt:
 		add(StepAwaitSession, StepAcceptHost)
+	case VerbManage:
+		add(StepProveBMC)
 	case VerbPower:
 		add(StepPower)
 	case VerbDrain:

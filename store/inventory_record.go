@@ -22,6 +22,11 @@ const inventoryLabels = "inventory/"
 // labels under inventory/, and what changed against the one before as an event.
 func (s *Store) RecordInventory(ctx context.Context, operationID string, inv fleet.Inventory) error {
 	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
+		if byBMC(o.Verb) {
+			if err := refuseAdopted(ctx, tx, o, inventoryHardware(inv)); err != nil {
+				return err
+			}
+		}
 		// Whoever reads an inventory by the BMC has compared the machine first.
 		if _, err := tx.Exec(ctx, `UPDATE bmcs SET identity_shown = NULL WHERE node_id = $1 AND identity_shown IS NOT NULL`, o.NodeID); err != nil {
 			return fmt.Errorf("forget the other machine of node %s: %w", o.NodeID, err)

@@ -37,6 +37,11 @@ func (s *Store) nameEnrolled(ctx context.Context, operationID, machineKey string
 
 func (s *Store) recordFound(ctx context.Context, operationID string, f fleet.Found, driver string) error {
 	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
+		if byBMC(o.Verb) {
+			if err := refuseAdopted(ctx, tx, o, fleet.Hardware{UUID: f.Identity.UUID, Serial: f.Identity.Serial, Vendor: f.Identity.Manufacturer}); err != nil {
+				return err
+			}
+		}
 		if f.Quirks == nil {
 			f.Quirks = []string{}
 		}

@@ -42,6 +42,13 @@ func closeOperation(ctx context.Context, tx pgx.Tx, o fencedOp, state fleet.Oper
 	batch.Queue(`DELETE FROM operation_secrets WHERE operation_id = $1`, o.ID)
 	batch.Queue(`UPDATE boots SET voided_at = now() WHERE operation_id = $1 AND voided_at IS NULL`, o.ID)
 	batch.Queue(`UPDATE commands SET state = 'cancelled', secrets = NULL, ended_at = now() WHERE operation_id = $1 AND state IN ('pending', 'delivered')`, o.ID)
+	if o.Verb == fleet.VerbManage && state != fleet.OpSucceeded {
+		// The BMC was not proved to be the host's.
+		for _, table := range []string{"bmc_sessions", "bmc_leases", "bmcs"} {
+			batch.Queue(`DELETE FROM `+table+` WHERE node_id = $1`, o.NodeID)
+		}
+		batch.Queue(`DELETE FROM conditions WHERE node_id = $1 AND type IN ('BmcReachable', 'BmcTrusted', 'BmcAuthenticated')`, o.NodeID)
+	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("clear up after operation %s: %w", o.ID, err)
 	}
@@ -177,6 +184,11 @@ func recordResult(ctx context.Context, tx pgx.Tx, o fencedOp, r fleet.OperationR
 	if o.Verb == fleet.VerbRelease || o.Verb == fleet.VerbRetire {
 		if _, err := tx.Exec(ctx, `UPDATE nodes SET image = NULL, whole_image = false WHERE id = $1`, o.NodeID); err != nil {
 			return fmt.Errorf("forget the image of node %s: %w", o.NodeID, err)
+		}
+	}
+	if o.Verb == fleet.VerbManage {
+		if _, err := changeNode(ctx, tx, o.NodeID, "give a BMC to", `guarded = true`); err != nil {
+			return err
 		}
 	}
 	if r.ForgetBMCPassword {

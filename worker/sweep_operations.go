@@ -25,6 +25,9 @@ type OperationSweep struct {
 	Store     *store.Store
 	Client    client.Client
 	Namespace string
+	// TaskQueue is that of this installation's workflows: those on others are
+	// another's. "" takes all for its own.
+	TaskQueue string
 	Log       *slog.Logger
 	// Every is how often an operation is looked at.
 	Every time.Duration

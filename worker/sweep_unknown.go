@@ -93,6 +93,9 @@ func (s *OperationSweep) compare(ctx context.Context, page []*workflowpb.Workflo
 	var ids []string
 	infos := map[string]*workflowpb.WorkflowExecutionInfo{}
 	for _, e := range page {
+		if s.TaskQueue != "" && e.GetTaskQueue() != s.TaskQueue {
+			continue // another installation's, in the same namespace
+		}
 		if op, ours := fleet.OperationOfWorkflow(e.GetExecution().GetWorkflowId()); ours {
 			ids = append(ids, op)
 			infos[op] = e

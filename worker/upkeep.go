@@ -19,7 +19,7 @@ type chore struct {
 
 // chores are the sweeps and the upkeep.
 func (w *Worker) chores() []chore {
-	ops := &OperationSweep{Store: w.Store, Client: w.Client, Namespace: w.Namespace, Log: w.Log, Every: w.SweepEvery}
+	ops := &OperationSweep{Store: w.Store, Client: w.Client, Namespace: w.Namespace, TaskQueue: w.TaskQueue, Log: w.Log, Every: w.SweepEvery}
 	bmcs := &BMCSweep{Store: w.Store, Gate: w.Gate, Log: w.Log, Every: w.PowerEvery}
 	return []chore{
 		{name: "operations", every: min(10*time.Second, w.SweepEvery), do: ops.Round},

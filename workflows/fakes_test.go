@@ -63,6 +63,7 @@ type world struct {
 	commands []*command
 	reported bool
 	deaf     bool // the machine never calls in
+	joined   fleet.Hardware
 	noAgent  bool // the node's agent has no session
 	// answers are what the machine does with a command; the default succeeds.
 	answers map[string]func(w *world, c *command)
@@ -304,6 +305,8 @@ func (w *world) RecordFound(_ context.Context, _ string, f bmc.Found, _ string) 
 	}
 	return w.fenced(func() { w.identity = append(w.identity[:0], f); w.work.Capabilities = f.Capabilities })
 }
+
+func (w *world) JoinedHardware(context.Context, string) (fleet.Hardware, error) { return w.joined, nil }
 
 func (w *world) RecordMaybeInUse(_ context.Context, _ string, inUse bool) error {
 	return w.fenced(func() { w.maybeInUse = &inUse })

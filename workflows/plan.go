@@ -47,6 +47,7 @@ var stepTable = func() map[string]step {
 		{name: fleet.StepProve, do: proveCredentials},
 		{name: fleet.StepCheckReleased, try: true, do: checkReleased},
 		{name: fleet.StepAwaitFree, do: awaitFree},
+		{name: fleet.StepProveBMC, do: proveBMC},
 		{name: fleet.StepAwaitSession, do: awaitSession},
 		{name: fleet.StepAcceptHost, do: acceptHost},
 		{name: fleet.StepPower, touches: true, kinds: []string{limitPower}, do: power},

@@ -67,6 +67,7 @@ var recordings = []struct {
 	{name: "DrainNode-woken", verb: fleet.VerbDrain, input: fleet.NodeChangeIn{}, signal: fleet.SignalWake,
 		set: func(w *world) { w.held = true }},
 	{name: "Power", verb: fleet.VerbPower, input: fleet.MetalPowerIn{Action: "cycle"}},
+	{name: "Manage", verb: fleet.VerbManage, input: fleet.MetalManageIn{}},
 	{name: "Adopt", verb: fleet.VerbAdopt, input: struct{}{}},
 	{name: "Adopt-superseded", verb: fleet.VerbAdopt, input: struct{}{}, signal: fleet.SignalEnd, at: fleet.StepAwaitSession,
 		set: func(w *world) { w.noAgent = true }},

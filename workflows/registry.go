@@ -12,7 +12,7 @@ var byVerb = map[fleet.Verb]func(workflow.Context, Input) (Outcome, error){
 	fleet.VerbEnroll: Enroll, fleet.VerbInspect: Inspect, fleet.VerbCommission: Commission, fleet.VerbDeploy: Deploy,
 	fleet.VerbRescue: Rescue, fleet.VerbUnrescue: Unrescue, fleet.VerbRelease: Release, fleet.VerbRetire: Retire,
 	fleet.VerbDrain: DrainNode, fleet.VerbPower: Power, fleet.VerbSetCredentials: SetCredentials,
-	fleet.VerbAdopt: Adopt,
+	fleet.VerbAdopt: Adopt, fleet.VerbManage: Manage,
 }
 
 // Has says whether a verb has a workflow.
