@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -302,16 +303,90 @@ func TestParked(t *testing.T) {
 	}
 }
 
-// An adopted host would take manage; this release says that it has no agents.
+// manage records the BMC while it is proved, once, and forgets it when the proof
+// fails; then, and only then, power is admitted.
 func TestManage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	n := r.enrolled("127.0.0.9", fleet.Ready)
-	in := on(n.ID, "bmc", obj{"address": "127.0.0.10", "username": "u", "password": "p"})
-	r.refused("owner", "metal/manage", in, fleet.CodeInvalidState, "")
-	r.exec(`UPDATE nodes SET provision_state = 'adopted', guarded = true WHERE id = $1`, n.ID)
-	r.refused("owner", "metal/manage", in, fleet.CodeInvalidState, "already-managed")
-	r.exec(`DELETE FROM bmcs WHERE node_id = $1`, n.ID)
-	r.refused("owner", "metal/manage", in, fleet.CodeUnsupported, "no-agents")
+	other := r.enrolled("127.0.0.9", fleet.Ready)
+	bmc := func(address string) obj { return obj{"address": address, "username": "u", "password": "sesame-p"} }
+	r.refused("owner", "metal/manage", on(other.ID, "bmc", bmc("127.0.0.10")), fleet.CodeInvalidState, "")
+	n := r.joined(hostUUID)
+	r.refused("owner", "metal/manage", on(n.ID, "bmc", bmc("127.0.0.10")), fleet.CodeInvalidState, "operation-in-progress")
+	if err := r.store.SucceedOperation(t.Context(), n.Operations.Provision, fleet.OperationResult{}); err != nil {
+		t.Fatal(err)
+	}
 	r.refused("owner", "metal/power", on(n.ID, "action", "on"), fleet.CodeInvalidState, "guarded")
+	r.refused("owner", "metal/manage", on(n.ID, "bmc", bmc("10.0.0.1")), fleet.CodeInvalidInput, "")
+	r.refused("owner", "metal/manage", on(n.ID, "bmc", bmc("127.0.0.9")), fleet.CodeConflict, "already-enrolled")
+
+	var out fleet.MetalOperationOut
+	r.ok("owner", "metal/manage", on(n.ID, "bmc", bmc("127.0.0.10"), "dryRun", true), &out)
+	if bmcs := r.count(`SELECT count(*) FROM bmcs WHERE node_id = $1`, n.ID); bmcs != 0 || out.Plan == nil || len(out.Plan.Steps) != 1 || out.Plan.WouldBe != fleet.Adopted {
+		t.Errorf("dry run: %d BMCs, plan %+v", bmcs, out.Plan)
+	}
+	r.ok("owner", "metal/manage", on(n.ID, "bmc", bmc("127.0.0.10")), &out)
+	if out.Node.ProvisionState != fleet.Adopted || !out.Node.Guarded {
+		t.Errorf("managing: %+v", out.Node)
+	}
+	if n := r.count(`SELECT count(*) FROM operations WHERE input::text LIKE '%sesame-p%'`); n != 0 {
+		t.Error("the password stands in the operation's input")
+	}
+	if err := r.store.FailOperation(t.Context(), out.Operation.ID, fleet.OperationFailure{Step: "prove-bmc", Code: "no-proof", Cause: "another machine"}); err != nil {
+		t.Fatal(err)
+	}
+	if bmcs := r.count(`SELECT count(*) FROM bmcs WHERE node_id = $1`, n.ID); bmcs != 0 {
+		t.Error("a BMC without proof is recorded")
+	}
+	r.refused("owner", "metal/power", on(n.ID, "action", "on"), fleet.CodeInvalidState, "guarded")
+
+	r.ok("owner", "metal/manage", on(n.ID, "bmc", bmc("127.0.0.10")), &out)
+	if err := r.store.SucceedOperation(t.Context(), out.Operation.ID, fleet.OperationResult{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.nodeOf(n.ID); got.ProvisionState != fleet.Adopted || !got.Guarded || got.Version <= out.Node.Version {
+		t.Errorf("managed: %+v", got)
+	}
+	r.refused("owner", "metal/manage", on(n.ID, "bmc", bmc("127.0.0.11")), fleet.CodeInvalidState, "already-managed")
+	for _, verb := range []string{"inspect", "commission", "unrescue", "release", "retire"} {
+		r.refused("owner", "metal/"+verb, on(n.ID), fleet.CodeInvalidState, "")
+	}
+	r.refused("owner", "metal/deploy", deployIn(n.ID, nil), fleet.CodeInvalidState, "")
+	r.ok("owner", "metal/power", on(n.ID, "action", "reset", "force", true, "reason", "hung"), nil)
+}
+
+// A machine that is enrolled by its BMC and is an adopted host is refused, and
+// the host is named.
+func TestEnrollMeetsAdopted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	host := r.joined(hostUUID)
+	for name, c := range map[string]struct {
+		identity fleet.BMCIdentity
+		macs     []string
+		meets    bool
+	}{
+		"UUID":             {identity: fleet.BMCIdentity{UUID: hostUUID}, meets: true},
+		"UUID turned":      {identity: fleet.BMCIdentity{UUID: fleet.SwapUUID(hostUUID)}, meets: true},
+		"addresses":        {macs: []string{"00:1B:21:00:00:01", "00:1b:21:00:00:07"}, meets: true},
+		"another":          {identity: fleet.BMCIdentity{UUID: "4c4c4544-0051-3910-8053-b4c04f4e3935"}, macs: []string{"00:1b:21:00:00:09"}},
+		"nothing to go by": {},
+	} {
+		var out fleet.MetalOperationOut
+		r.ok("owner", "metal/enroll", enrollIn(r.site, "127.0.1."+fmt.Sprint(len(name))), &out)
+		if _, err := r.store.BeginOperation(t.Context(), out.Operation.ID, "run"); err != nil {
+			t.Fatal(err)
+		}
+		err := r.store.RecordFound(t.Context(), out.Operation.ID, fleet.Found{Identity: c.identity}, "redfish")
+		if err == nil {
+			inv := fleet.Inventory{}
+			for _, m := range c.macs {
+				inv.NICs = append(inv.NICs, fleet.NIC{MAC: m})
+			}
+			err = r.store.RecordInventory(t.Context(), out.Operation.ID, inv)
+		}
+		if (fleet.ReasonOf(err) == "already-enrolled") != c.meets || c.meets && !strings.Contains(err.Error(), host.ID) {
+			t.Errorf("%s: %v, want met = %v", name, err, c.meets)
+		}
+	}
 }

@@ -25,7 +25,7 @@ func (b fakeBMC) do(method string, fn func()) error {
 
 func (b fakeBMC) Identify(context.Context) (f bmc.Found, err error) {
 	err = b.do("Identify", func() {
-		f = bmc.Found{Identity: fleet.BMCIdentity{Manufacturer: "Acme", Model: "X1", Serial: "S1"}, System: "/redfish/v1/Systems/a",
+		f = bmc.Found{Identity: fleet.BMCIdentity{Manufacturer: "Acme", Model: "X1", Serial: "S1", UUID: machineUUID}, System: "/redfish/v1/Systems/a",
 			MachineKey: "uuid:1", Power: b.w.power, Capabilities: fleet.Capabilities{Driver: "redfish", BootOverride: true, VirtualMedia: true}}
 	})
 	return f, err

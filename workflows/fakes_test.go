@@ -84,6 +84,9 @@ type command struct {
 
 const opID, nodeID = "op_01test", "node_01test"
 
+// machineUUID is what the BMC says of the machine.
+const machineUUID = "4c4c4544-0051-3910-8053-b4c04f4e3934"
+
 func newWorld(verb fleet.Verb, input any) *world {
 	raw, err := json.Marshal(input)
 	if err != nil {

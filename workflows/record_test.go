@@ -67,7 +67,7 @@ var recordings = []struct {
 	{name: "DrainNode-woken", verb: fleet.VerbDrain, input: fleet.NodeChangeIn{}, signal: fleet.SignalWake,
 		set: func(w *world) { w.held = true }},
 	{name: "Power", verb: fleet.VerbPower, input: fleet.MetalPowerIn{Action: "cycle"}},
-	{name: "Manage", verb: fleet.VerbManage, input: fleet.MetalManageIn{}},
+	{name: "Manage", verb: fleet.VerbManage, input: fleet.MetalManageIn{}, set: func(w *world) { w.joined = fleet.Hardware{UUID: machineUUID} }},
 	{name: "Adopt", verb: fleet.VerbAdopt, input: struct{}{}},
 	{name: "Adopt-superseded", verb: fleet.VerbAdopt, input: struct{}{}, signal: fleet.SignalEnd, at: fleet.StepAwaitSession,
 		set: func(w *world) { w.noAgent = true }},

@@ -57,6 +57,7 @@ type rig struct {
 	token     string
 	site      string
 	gate      *gate.Gate
+	ca        string // the fingerprint by which machines know the gateway
 	log       *rigLog
 }
 
@@ -127,6 +128,7 @@ func (r *rig) serveGateway(node, boot net.Listener, log *slog.Logger) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	r.ca = ca.Fingerprint()
 	between, err := ca.NewIntermediate("nodes")
 	if err != nil {
 		r.t.Fatal(err)
