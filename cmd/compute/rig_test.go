@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
 	"github.com/bettercompute/compute/api"
@@ -47,6 +50,7 @@ type rig struct {
 	databases string // its connection URL
 	store     *store.Store
 	keyset    string // the keyset's file
+	bootKey   string // the boot key's file
 	temporal  client.Client
 	address   string // Temporal's
 	namespace string
@@ -91,9 +95,14 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.bootKey = filepath.Join(dir, "boot.key")
+	bootKey, err := store.CreateBootKey(r.bootKey)
+	if err != nil {
+		t.Fatal(err)
+	}
 	log := slog.New(slog.NewJSONHandler(r.log, nil))
 	node, boot := listenRig(t), listenRig(t)
-	r.store, err = store.Open(t.Context(), r.databases, store.Options{Seal: keys, BootKey: []byte("boot key of a test, 32 bytes long"), TimeScale: rigScale,
+	r.store, err = store.Open(t.Context(), r.databases, store.Options{Seal: keys, BootKey: bootKey, TimeScale: rigScale,
 		BootURL: "http://" + boot.Addr().String(), GatewayURL: "https://" + node.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
@@ -178,11 +187,37 @@ func (r *rig) connect() {
 	r.t.Helper()
 	r.address, r.namespace = temporaltest.Server(r.t)
 	var err error
-	r.temporal, _, err = worker.Connect(context.Background(), worker.Connection{Address: r.address, Namespace: r.namespace, Log: slog.New(slog.DiscardHandler)})
+	r.temporal, _, err = worker.Connect(context.Background(), worker.Connection{Address: r.address, Namespace: r.namespace, Log: slog.New(slog.NewJSONHandler(r.log, nil))})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(r.temporal.Close)
+	r.forgetWorkflows()
+}
+
+// forgetWorkflows deletes what former tests left in the namespace: workflows of
+// operations that the rig's database does not know raise an alarm.
+func (r *rig) forgetWorkflows() {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), rigPatience)
+	defer cancel()
+	for {
+		list, err := r.temporal.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{Namespace: r.namespace, Query: "WorkflowId STARTS_WITH 'op/'"})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if len(list.GetExecutions()) == 0 {
+			return
+		}
+		for _, e := range list.GetExecutions() {
+			_, err := r.temporal.WorkflowService().DeleteWorkflowExecution(ctx, &workflowservice.DeleteWorkflowExecutionRequest{Namespace: r.namespace, WorkflowExecution: e.GetExecution()})
+			var gone *serviceerror.NotFound // already, and the list lags
+			if err != nil && !errors.As(err, &gone) {
+				r.t.Fatal(err)
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // startWorker runs a worker until the test ends, or the returned function is

@@ -212,7 +212,15 @@ var shared struct {
 // sharedNodes is the size of the shared stack's rack.
 const sharedNodes = 12
 
+// asProgram makes this test binary run as the program, so that a test has its
+// processes without building them.
+const asProgram = "COMPUTE_TEST_AS_PROGRAM"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
 	// These tests wait for simulated machines most of the time.
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
