@@ -17,7 +17,8 @@ func nodeInput(m fleet.Method, nodeID string) (obj, bool) {
 	return in, true
 }
 
-// required is what methods on a node need beside it.
+// required is what methods need beside their tenant and the thing they are on.
+// $node, $pool, $site and $tenant stand for the ids of the case at hand.
 var required = map[string]obj{
 	"nodes/label":          {"set": obj{"a": "1"}},
 	"nodes/taint":          {"add": []string{"a"}},
@@ -30,6 +31,23 @@ var required = map[string]obj{
 	"metal/hold":           {"reason": "r"},
 	"metal/update":         {"name": "n"},
 	"metal/manage":         {"bmc": obj{"address": "127.0.0.77", "username": "root", "password": "secret of a test"}},
+	"metal/enroll":         {"siteId": "$site", "dryRun": true, "bmc": obj{"address": "127.0.0.78", "username": "root", "password": "secret of a test"}},
+	"sites/create":         {"name": "$name"},
+	"pools/create":         {"siteId": "$site", "name": "$name", "gpuModel": "H100"},
+	"pools/addNode":        {"nodeId": "$node"},
+	"pools/removeNode":     {"nodeId": "$node"},
+	"pools/update":         {"gpuModel": "H100"},
+	"pools/offer":          {"toTenantId": "another", "quota": obj{"gpus": 1}},
+	"pools/unoffer":        {"toTenantId": "another"},
+	"operations/wait":      {"timeoutSeconds": 1},
+	"reservations/create":  {"gpus": 1, "from": "2100-01-01T00:00:00Z", "to": "2100-01-02T00:00:00Z"},
+	"allocations/create":   {"gpus": 1, "holder": "job"},
+	"access/grant":         {"identity": "dev:somebody", "role": "viewer", "on": obj{"tenantId": "$tenant"}},
+	"access/revoke":        {"bindingId": "bind_01j00000000000000000000000"},
+	"access/issueToken":    {"name": "ci", "role": "viewer", "on": obj{"tenantId": "$tenant"}, "ttlSeconds": 60},
+	"access/revokeToken":   {"serviceTokenId": "svct_01j00000000000000000000000"},
+	"joinTokens/create":    {"siteId": "$site", "ttlSeconds": 60, "maxUses": 1},
+	"joinTokens/revoke":    {"joinTokenId": "join_01j00000000000000000000000"},
 }
 
 const (
