@@ -2,6 +2,7 @@ package redfish
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
@@ -17,6 +18,8 @@ import (
 // slot is a virtual CD slot, with absent told from false.
 type slot struct {
 	resource
+	ID           string `json:"Id"`
+	Name         string
 	MediaTypes   []string
 	Image        *string
 	Inserted     *bool
@@ -31,6 +34,16 @@ type mediaAction struct {
 	Target     string
 	Protocols  []string `json:"TransferProtocolType@Redfish.AllowableValues"`
 	ActionInfo string   `json:"@Redfish.ActionInfo"`
+}
+
+// forCD says whether the slot takes a CD: by its types, and where the service
+// shows none, as AMI's do not, by what it is called.
+func (s slot) forCD() bool {
+	if len(s.MediaTypes) > 0 {
+		return slices.Contains(s.MediaTypes, string(redfish.CDMediaType)) || slices.Contains(s.MediaTypes, string(redfish.DVDMediaType))
+	}
+	called := strings.ToLower(s.ID + " " + s.Name)
+	return strings.Contains(called, "cd") || strings.Contains(called, "dvd")
 }
 
 // image is the URL in the slot, "" when it shows none.
@@ -102,6 +115,11 @@ func (c *Client) slots(ctx context.Context, s system) ([]slot, error) {
 			}
 		}
 	}
+	// Beside slots with the action, empty ones without are for other ways, such as
+	// a viewer's.
+	if slices.ContainsFunc(out, func(s slot) bool { return s.Actions.Insert != nil }) {
+		out = slices.DeleteFunc(out, func(s slot) bool { return s.Actions.Insert == nil && !s.holds() })
+	}
 	slices.SortFunc(out, func(a, b slot) int { return strings.Compare(a.path, b.path) })
 	return out, nil
 }
@@ -120,8 +138,12 @@ func (c *Client) readSlot(ctx context.Context, link, doing string) (slot, bool, 
 		return slot{}, false, c.nonsense(doing, err)
 	}
 	s.resource = r
-	cd := slices.Contains(s.MediaTypes, string(redfish.CDMediaType)) || slices.Contains(s.MediaTypes, string(redfish.DVDMediaType))
-	return *s, cd && (s.Actions.Insert != nil || s.Image != nil), nil
+	// A slot of before version 1.1 has no actions and is filled by writing Image,
+	// which an empty one shows as null.
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(r.raw, &members) // decoded above
+	_, writable := members["Image"]
+	return *s, s.forCD() && (s.Actions.Insert != nil || writable), nil
 }
 
 // mediaRun is one change of a slot under way.

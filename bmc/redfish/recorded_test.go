@@ -152,7 +152,7 @@ var expected = []struct {
 	},
 	{
 		name: "Gigabyte", system: "",
-		found: `/redfish/v1/Systems/Self on key=uuid:004018e9-8379-ec11-8000-b42e99bade15 fw="12.84.13" types=4 mode="Legacy" override=true cd=false http=false`,
+		found: `/redfish/v1/Systems/Self on key=uuid:004018e9-8379-ec11-8000-b42e99bade15 fw="12.84.13" types=4 mode="Legacy" override=true cd=true http=false`,
 		want: facts{
 			System:    "GIGABYTE|H262-Z63-00|GJG9NF512A000302|e9184000-7983-11ec-8000-b42e99bade15",
 			MemoryMiB: 250000, BIOS: "C27", TPM: "", Health: "OK", BIOSAttributes: true,
