@@ -26,7 +26,7 @@ import (
 // rig is an API on a database of its own, with two tenants: acme, whose owner
 // is dev:owner, and globex, whose owner is dev:owner2.
 type rig struct {
-	t      *testing.T
+	t      testing.TB
 	store  *store.Store
 	issuer *devidp.Issuer
 	url    string
@@ -39,12 +39,12 @@ type rig struct {
 	site   string
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t testing.TB) *rig {
 	t.Helper()
 	return newRigOn(t, storetest.New(t))
 }
 
-func newRigOn(t *testing.T, pool *pgxpool.Pool) *rig {
+func newRigOn(t testing.TB, pool *pgxpool.Pool) *rig {
 	t.Helper()
 	keys, err := seal.New()
 	if err != nil {

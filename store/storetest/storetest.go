@@ -122,3 +122,14 @@ func Cluster(t testing.TB) (*pgxpool.Pool, *localstack.Postgres) {
 	t.Cleanup(pool.Close)
 	return pool, pg
 }
+
+// Again returns another pool on the database of a pool, as another process has.
+func Again(t testing.TB, p *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.NewWithConfig(context.Background(), p.Config())
+	if err != nil {
+		t.Fatalf("connect to the test database: %v", err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}

@@ -1,0 +1,245 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
+	"github.com/bettercompute/compute/store/storetest"
+)
+
+// client calls one process of the API from many goroutines at once.
+type client struct{ url, token string }
+
+// create calls allocations/create and returns the allocation or the reason of the
+// refusal; anything that is neither is an error.
+func (c client) create(ctx context.Context, input obj, key string) (a fleet.Allocation, reason string, err error) {
+	body, err := json.Marshal(input)
+	if err != nil {
+		return a, "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/api/compute/allocations/create", bytes.NewReader(body))
+	if err != nil {
+		return a, "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+c.token)
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return a, "", err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return a, "", err
+	}
+	if resp.StatusCode != http.StatusOK {
+		var p problem
+		if err := json.Unmarshal(answer, &p); err != nil || p.Code == fleet.CodeInternal {
+			return a, "", fmt.Errorf("answered %d %s", resp.StatusCode, answer)
+		}
+		return a, p.Reason, nil
+	}
+	var out fleet.AllocationOut
+	return out.Allocation, "", json.Unmarshal(answer, &out)
+}
+
+// secondProcess is another process of the API, with its own connections.
+func (r *rig) secondProcess() string {
+	r.t.Helper()
+	other := *r
+	other.store = store.New(storetest.Again(r.t, r.store.Pool()), r.store.Options)
+	r.t.Cleanup(other.store.Close)
+	return other.serve(1e6)
+}
+
+// atOnce calls fn of n clients at once, half of them of either process.
+func (r *rig) atOnce(n int, subject func(i int) string, fn func(i int, c client) error) {
+	r.t.Helper()
+	urls := []string{r.url, r.secondProcess()}
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for i := range n {
+		c := client{urls[i%2], r.token(subject(i))}
+		wg.Go(func() {
+			<-begin
+			if err := fn(i, c); err != nil {
+				r.t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	close(begin)
+	wg.Wait()
+}
+
+// reasons counts answers.
+type reasons struct {
+	mu sync.Mutex
+	by map[string]int
+}
+
+func (r *reasons) add(reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.by == nil {
+		r.by = map[string]int{}
+	}
+	r.by[reason]++
+}
+
+// Fifty clients of two processes want one device: one gets it, and every other is
+// told that there is none.
+func TestOneDeviceManyClients(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	r.deployed(pool, 1)
+	var got reasons
+	r.atOnce(50, func(int) string { return "owner" }, func(_ int, c client) error {
+		_, reason, err := c.create(t.Context(), take("acme", pool, 1), "")
+		got.add(reason)
+		return err
+	})
+	if got.by[""] != 1 || got.by["no-capacity"] != 49 {
+		t.Errorf("answers %v, want one allocation and 49 no-capacity", got.by)
+	}
+	r.sound()
+}
+
+// Fifty clients of two processes and two tenants fill a pool: no device twice, no
+// quota passed, and no room left unused.
+func TestPoolManyClients(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	for range 6 {
+		r.deployed(pool, 4)
+	}
+	r.offer(pool, 7)
+	var mine, theirs reasons
+	r.atOnce(50, func(i int) string { return []string{"owner", "owner2"}[i/25] }, func(i int, c client) error {
+		if i/25 == 1 {
+			_, reason, err := c.create(t.Context(), take("globex", pool, 1), "")
+			theirs.add(reason)
+			return err
+		}
+		_, reason, err := c.create(t.Context(), take("acme", pool, 1), "")
+		mine.add(reason)
+		return err
+	})
+	if theirs.by[""] > 7 || theirs.by[""]+mine.by[""] != 24 {
+		t.Errorf("globex %v, acme %v: want at most 7 of globex and 24 in all", theirs.by, mine.by)
+	}
+	if n := theirs.by[""] + theirs.by["quota-exceeded"] + theirs.by["no-capacity"]; n != 25 {
+		t.Errorf("globex: %v", theirs.by)
+	}
+	r.sound()
+}
+
+// Fifty clients of two processes retry one call: there is one allocation, which all
+// find whom the key was free for.
+func TestOneKeyManyClients(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	r.deployed(pool, 8)
+	var mu sync.Mutex
+	ids := map[string]int{}
+	r.atOnce(50, func(int) string { return "owner" }, func(_ int, c client) error {
+		for {
+			a, reason, err := c.create(t.Context(), take("acme", pool, 1), "the-key")
+			if err != nil || reason == "" {
+				mu.Lock()
+				defer mu.Unlock()
+				ids[a.ID]++
+				return err
+			}
+			if reason != "key-in-use" {
+				return fmt.Errorf("refused: %s", reason)
+			}
+			select {
+			case <-t.Context().Done():
+				return t.Context().Err()
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})
+	if len(ids) != 1 {
+		t.Errorf("allocations found: %v", ids)
+	}
+	if n := r.count(`SELECT count(*) FROM allocations`); n != 1 {
+		t.Errorf("%d allocations, want 1", n)
+	}
+	r.sound()
+}
+
+// Allocations without an end and a reservation race for a pool: whoever is first,
+// what is reserved is there when its time comes.
+func TestReservationRace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	for range 4 {
+		r.deployed(pool, 4)
+	}
+	var got reasons
+	reserved := make(chan struct{})
+	go func() {
+		defer close(reserved)
+		var out fleet.ReservationOut
+		p := r.call("owner", "reservations/create", reserve("acme", pool, 8, time.Hour, 2*time.Hour), &out)
+		if p != nil && p.Reason != "no-capacity" {
+			r.t.Errorf("reservations/create: %+v", *p)
+		}
+	}()
+	r.atOnce(30, func(int) string { return "owner" }, func(_ int, c client) error {
+		_, reason, err := c.create(t.Context(), take("acme", pool, 1), "")
+		got.add(reason)
+		return err
+	})
+	<-reserved
+	want := 16
+	if r.count(`SELECT count(*) FROM reservations`) == 1 {
+		want = 8
+	}
+	if got.by[""] != want {
+		t.Errorf("%d allocations, want %d; answers %v", got.by[""], want, got.by)
+	}
+	r.sound()
+}
+
+// A cordon and placements race: what was placed was placed before the cordon, and
+// nothing appears after.
+func TestCordonRace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	node := r.deployed(pool, 16)
+	cordoned := make(chan int)
+	go func() {
+		r.ok("owner", "nodes/cordon", on(node), nil)
+		cordoned <- r.count(`SELECT count(*) FROM allocations WHERE node_id = $1`, node)
+	}()
+	r.atOnce(16, func(int) string { return "owner" }, func(_ int, c client) error {
+		_, reason, err := c.create(t.Context(), take("acme", pool, 1), "")
+		if reason != "" && reason != "no-capacity" {
+			return fmt.Errorf("refused: %s", reason)
+		}
+		return err
+	})
+	if before, after := <-cordoned, r.count(`SELECT count(*) FROM allocations WHERE node_id = $1`, node); before != after {
+		t.Errorf("%d allocations when the cordon was answered, %d at the end", before, after)
+	}
+	r.sound()
+}
