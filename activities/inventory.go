@@ -13,6 +13,7 @@ import (
 // can use, and the BMC keeps what only it knows.
 func mergeInventories(outOfBand, inBand fleet.Inventory) fleet.Inventory {
 	m := outOfBand
+	m.InBand = true
 	pick(&m.CPUs, inBand.CPUs)
 	pick(&m.DIMMs, inBand.DIMMs)
 	pick(&m.Disks, withoutPlace(inBand.Disks, outOfBand.Disks))

@@ -81,7 +81,7 @@ func TestMergeInventories(t *testing.T) {
 		Firmware: []fleet.Component{{Name: "BMC", Version: "1"}}, Missing: []string{"GPUs", "TPM"}}
 	machineSaw := fleet.Inventory{Disks: []fleet.Disk{{Serial: "D1", Path: "/dev/sda"}, {Serial: "D2"}}, GPUs: []fleet.Device{{Model: "H100"}}}
 	want := fleet.Inventory{Serial: "S1", MemoryMiB: 1024, Disks: []fleet.Disk{{Serial: "D1", Slot: "3", Health: "OK", Path: "/dev/sda"}, {Serial: "D2"}},
-		GPUs: []fleet.Device{{Model: "H100"}}, Firmware: []fleet.Component{{Name: "BMC", Version: "1"}}, Missing: []string{"TPM"}}
+		GPUs: []fleet.Device{{Model: "H100"}}, Firmware: []fleet.Component{{Name: "BMC", Version: "1"}}, Missing: []string{"TPM"}, InBand: true}
 	if diff := cmp.Diff(want, mergeInventories(bmcSaw, machineSaw)); diff != "" {
 		t.Error(diff)
 	}

@@ -255,6 +255,7 @@ func (a *Record) TakeInventory(ctx context.Context, in DataIn) (string, error) {
 	if err != nil {
 		return "", toTemporal(err)
 	}
+	inv.InBand = true
 	if w.Inventory != nil {
 		inv = mergeInventories(*w.Inventory, inv)
 	}

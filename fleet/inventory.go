@@ -111,6 +111,9 @@ type Inventory struct {
 	Health         string            `json:"health,omitempty"`
 	// Missing says in plain words what the source did not give.
 	Missing []string `json:"missing,omitempty"`
+	// InBand says that what the machine sees of itself is part of it, beside what
+	// its BMC says.
+	InBand bool `json:"inBand,omitempty"`
 }
 
 // DiskErase is what was done to one disk.

@@ -49,25 +49,11 @@ func recordInventory(ctx context.Context, tx pgx.Tx, nodeID, actor string, inv f
 	case !isNoRows(err):
 		return fmt.Errorf("read the former inventory of node %s: %w", nodeID, err)
 	}
-	var macs []string
-	for _, n := range inv.NICs {
-		if n.MAC != "" {
-			macs = append(macs, strings.ToLower(n.MAC))
-		}
+	var byBMC *fleet.Inventory
+	if !inv.InBand {
+		byBMC = &inv
 	}
-	if macs == nil {
-		macs = []string{}
-	}
-	_, err = tx.Exec(ctx, `INSERT INTO inventories (node_id, doc, serial, macs, inspected_at) VALUES ($1, $2, NULLIF($3, ''), $4, now())
-		ON CONFLICT (node_id) DO UPDATE SET doc = EXCLUDED.doc, serial = EXCLUDED.serial, macs = EXCLUDED.macs, inspected_at = EXCLUDED.inspected_at`,
-		nodeID, inv, inv.Serial, macs)
-	if err != nil {
-		return fmt.Errorf("record the inventory of node %s: %w", nodeID, err)
-	}
-	if err := joinDevices(ctx, tx, nodeID, inv.GPUs); err != nil {
-		return err
-	}
-	if err := labelInventory(ctx, tx, nodeID, inv); err != nil {
+	if err := storeInventory(ctx, tx, nodeID, inv, byBMC); err != nil {
 		return err
 	}
 	if before == nil {
@@ -77,6 +63,28 @@ func recordInventory(ctx context.Context, tx pgx.Tx, nodeID, actor string, inv f
 		return nodeEvent(ctx, tx, nodeID, actor, "node.inventory.changed", map[string]any{"changes": changes})
 	}
 	return nil
+}
+
+// storeInventory writes an inventory, the devices and the labels that follow from
+// it. byBMC is what the BMC alone says; nil keeps what it said last.
+func storeInventory(ctx context.Context, tx pgx.Tx, nodeID string, inv fleet.Inventory, byBMC *fleet.Inventory) error {
+	macs := []string{}
+	for _, n := range inv.NICs {
+		if n.MAC != "" {
+			macs = append(macs, strings.ToLower(n.MAC))
+		}
+	}
+	_, err := tx.Exec(ctx, `INSERT INTO inventories (node_id, doc, serial, macs, bmc_doc, inspected_at) VALUES ($1, $2, NULLIF($3, ''), $4, $5, now())
+		ON CONFLICT (node_id) DO UPDATE SET doc = EXCLUDED.doc, serial = EXCLUDED.serial, macs = EXCLUDED.macs,
+			bmc_doc = coalesce(EXCLUDED.bmc_doc, inventories.bmc_doc), inspected_at = EXCLUDED.inspected_at`,
+		nodeID, inv, inv.Serial, macs, byBMC)
+	if err != nil {
+		return fmt.Errorf("record the inventory of node %s: %w", nodeID, err)
+	}
+	if err := joinDevices(ctx, tx, nodeID, inv.GPUs); err != nil {
+		return err
+	}
+	return labelInventory(ctx, tx, nodeID, inv)
 }
 
 // labelInventory replaces the labels that inventory owns, when they differ.

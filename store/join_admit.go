@@ -45,7 +45,9 @@ func (s *Store) admit(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken
 	actor := "join:" + token.ID
 	if outcome == fleet.JoinNew {
 		if in.Inventory != nil {
-			if err := recordInventory(ctx, tx, out.NodeID, actor, *in.Inventory); err != nil {
+			inv := *in.Inventory
+			inv.InBand = true
+			if err := recordInventory(ctx, tx, out.NodeID, actor, inv); err != nil {
 				return out, err
 			}
 		}

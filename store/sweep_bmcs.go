@@ -22,28 +22,39 @@ type DueBMC struct {
 }
 
 // ClaimDueBMCs claims BMCs that are due and takes a read lease of each, in one
-// statement. One that an operation talks to is not at rest. BMCs that refused the login are left alone until their credentials
-// or settings change, so that no sweep locks an account; retired machines and
-// ones without a password are not looked at.
+// statement. One that an operation talks to is not at rest. BMCs that refused the
+// login are left alone until their credentials or settings change, so that no
+// sweep locks an account; retired machines and ones without a password are not
+// looked at.
 func (s *Store) ClaimDueBMCs(ctx context.Context, holder string, limit int, life, grace, again time.Duration) ([]DueBMC, error) {
-	rows, err := s.pool.Query(ctx, `
+	return s.claimDue(ctx, `
 		WITH due AS MATERIALIZED (
 			SELECT b.node_id FROM bmcs b JOIN nodes n ON n.id = b.node_id
-			WHERE b.next_check_at <= now() AND b.password IS NOT NULL AND n.deleted_at IS NULL AND n.provision_state <> 'retired'
-			  AND b.capabilities->>'driver' IS NOT NULL
-			  AND NOT EXISTS (SELECT FROM operations o WHERE o.node_id = b.node_id AND o.state IN ('pending', 'running'))
-			  AND NOT EXISTS (SELECT FROM conditions c WHERE c.node_id = b.node_id AND c.type = 'BmcAuthenticated' AND c.status = 'False')
+			WHERE b.next_check_at <= now() AND n.provision_state <> 'retired' AND `+atRest+`
 			ORDER BY b.next_check_at LIMIT $2 FOR UPDATE OF b SKIP LOCKED),
-		claimed AS (UPDATE bmcs b SET next_check_at = now() + $5::interval FROM due WHERE b.node_id = due.node_id),
+		claimed AS (UPDATE bmcs b SET next_check_at = now() + $5::interval FROM due WHERE b.node_id = due.node_id),`+leaseDue,
+		holder, limit, life, grace, again)
+}
+
+// atRest are the BMCs that a sweep may speak to.
+const atRest = `b.password IS NOT NULL AND n.deleted_at IS NULL AND b.capabilities->>'driver' IS NOT NULL
+			  AND NOT EXISTS (SELECT FROM operations o WHERE o.node_id = b.node_id AND o.state IN ('pending', 'running'))
+			  AND NOT EXISTS (SELECT FROM conditions c WHERE c.node_id = b.node_id AND c.type = 'BmcAuthenticated' AND c.status = 'False')`
+
+// leaseDue takes a read lease of those that are due and reads what is needed to
+// open them.
+const leaseDue = `
 		leased AS (
 			INSERT INTO bmc_leases AS l (node_id, slot, holder, token, expires_at)
 			SELECT node_id, 1, $1, 1, clock_timestamp() + $3::interval FROM due
 			ON CONFLICT (node_id, slot) DO UPDATE SET holder = EXCLUDED.holder, token = l.token + 1, expires_at = EXCLUDED.expires_at
 				WHERE l.holder IS NULL OR l.expires_at + $4::interval <= clock_timestamp()
 			RETURNING node_id, slot, token)
-		SELECT `+accessColumns+`, leased.slot, leased.token, coalesce(b.power_state, ''), b.reachable, b.check_failures
-		FROM leased JOIN bmcs b ON b.node_id = leased.node_id JOIN nodes n ON n.id = b.node_id JOIN sites s ON s.id = n.site_id`,
-		holder, limit, life, grace, again)
+		SELECT ` + accessColumns + `, leased.slot, leased.token, coalesce(b.power_state, ''), b.reachable, b.check_failures
+		FROM leased JOIN bmcs b ON b.node_id = leased.node_id JOIN nodes n ON n.id = b.node_id JOIN sites s ON s.id = n.site_id`
+
+func (s *Store) claimDue(ctx context.Context, sql, holder string, limit int, life, grace, again time.Duration) ([]DueBMC, error) {
+	rows, err := s.pool.Query(ctx, sql, holder, limit, life, grace, again)
 	if err != nil {
 		return nil, fmt.Errorf("claim BMCs that are due: %w", err)
 	}

@@ -89,24 +89,29 @@ func (s *BMCSweep) look(ctx context.Context, d store.DueBMC, until time.Time) st
 func (s *BMCSweep) read(ctx context.Context, d store.DueBMC, until time.Time) (bmc.PowerState, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	// A batch can outlive the leases it took.
-	if life, _ := s.Gate.Life(); time.Until(until) < life/3 {
-		renewed := time.Now().Add(life)
-		held, err := s.Store.RenewLease(ctx, d.Lease, life)
-		if err != nil {
-			return "", err
-		}
-		if !held {
-			return "", &bmc.Error{Kind: bmc.KindBusy, Doing: "look at the BMC of node " + d.NodeID, Cause: "its turn came too late"}
-		}
-		until = renewed
-	}
-	client, release, err := s.Gate.OpenLeased(ctx, d.BMCAccess, d.Lease, until)
+	client, release, err := openDue(ctx, s.Gate, d, until)
 	if err != nil {
 		return "", err
 	}
 	defer release(ctx)
 	return client.Power(ctx)
+}
+
+// openDue opens a BMC under the lease that the claim took until a time. A batch
+// can outlive its leases, so it is renewed where little of it is left.
+func openDue(ctx context.Context, g *gate.Gate, d store.DueBMC, until time.Time) (bmc.Client, func(context.Context), error) {
+	if life, _ := g.Life(); time.Until(until) < life/3 {
+		renewed := time.Now().Add(life)
+		held, err := g.Store.RenewLease(ctx, d.Lease, life)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !held {
+			return nil, nil, &bmc.Error{Kind: bmc.KindBusy, Doing: "look at the BMC of node " + d.NodeID, Cause: "its turn came too late"}
+		}
+		until = renewed
+	}
+	return g.OpenLeased(ctx, d.BMCAccess, d.Lease, until)
 }
 
 // next spaces the looks at one BMC, spread by a tenth.

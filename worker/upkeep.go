@@ -21,10 +21,12 @@ type chore struct {
 func (w *Worker) chores() []chore {
 	ops := &OperationSweep{Store: w.Store, Client: w.Client, Namespace: w.Namespace, TaskQueue: w.TaskQueue, Log: w.Log, Every: w.SweepEvery}
 	bmcs := &BMCSweep{Store: w.Store, Gate: w.Gate, Log: w.Log, Every: w.PowerEvery}
+	parts := &InventorySweep{Store: w.Store, Gate: w.Gate, Log: w.Log, Every: w.InventoryEvery, RestEvery: 2 * time.Second}
 	return []chore{
 		{name: "operations", every: min(10*time.Second, w.SweepEvery), do: ops.Round},
 		{name: "alarm", every: 15 * time.Second, do: ops.Alarm},
 		{name: "bmcs", every: 5 * time.Second, do: bmcs.Round},
+		{name: "inventories", every: min(30*time.Second, w.InventoryEvery), do: parts.Round},
 		{name: "idle-sessions", every: 30 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Gate.EndIdle(ctx); return err }},
 		{name: "holds", every: 5 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.EndHolds(ctx); return err }},
 		{name: "reconcile", every: 2 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.Reconcile(ctx); return err }},

@@ -46,6 +46,8 @@ type Worker struct {
 	TaskQueue string
 	// PowerEvery is the spacing of looks at a BMC at rest.
 	PowerEvery time.Duration
+	// InventoryEvery is the spacing of looks at the hardware of a machine in use.
+	InventoryEvery time.Duration
 	// SweepEvery is how often an open operation is compared with Temporal.
 	SweepEvery time.Duration
 }

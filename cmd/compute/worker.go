@@ -25,7 +25,7 @@ type workerConfig struct {
 	stateConfig
 	temporal                                 worker.Connection
 	makeCurrent, unversioned, shortRetention bool
-	powerEvery, sweepEvery                   time.Duration
+	powerEvery, sweepEvery, inventoryEvery   time.Duration
 	readers                                  int
 }
 
@@ -53,6 +53,7 @@ func newWorkerCmd() *cobra.Command {
 	f.BoolVar(&c.unversioned, "unversioned", false, "run without worker versioning, for servers that have none")
 	f.BoolVar(&c.shortRetention, "allow-short-retention", false, "run although the namespace forgets closed workflows in less than 30 days")
 	f.DurationVar(&c.powerEvery, "power-every", 10*time.Minute, "how often the power of a machine at rest is read")
+	f.DurationVar(&c.inventoryEvery, "inventory-every", 6*time.Hour, "how often the hardware of a machine in use is read by its BMC")
 	f.DurationVar(&c.sweepEvery, "sweep-every", time.Minute, "how often an open operation is compared with Temporal (COMPUTE_SWEEP_EVERY)")
 	f.IntVar(&c.readers, "bmc-readers", 1, "how many may read one BMC at once beside the one that changes it")
 	return cmd
@@ -61,6 +62,14 @@ func newWorkerCmd() *cobra.Command {
 // leastRequest keeps the bound on one request, and with it the leases, above
 // what a busy machine can delay a process, however fast the rack's clock runs.
 const leastRequest = 10 * time.Second
+
+// scaled divides a spacing for a simulated rack.
+func scaled(d time.Duration, scale float64) time.Duration {
+	if scale <= 1 {
+		return d
+	}
+	return max(time.Duration(float64(d)/scale), time.Minute)
+}
 
 // scaledWaits divides a driver's waits for a simulated rack.
 func scaledWaits(scale float64) bmc.Waits {
@@ -77,8 +86,8 @@ func scaledWaits(scale float64) bmc.Waits {
 }
 
 func runWorker(ctx context.Context, c workerConfig) error {
-	if c.sweepEvery <= 0 || c.powerEvery <= 0 {
-		return errors.New("--sweep-every and --power-every are durations above 0")
+	if c.sweepEvery <= 0 || c.powerEvery <= 0 || c.inventoryEvery <= 0 {
+		return errors.New("--sweep-every, --power-every and --inventory-every are durations above 0")
 	}
 	log := newLog()
 	s, err := c.open(ctx)
@@ -118,7 +127,7 @@ func runWorker(ctx context.Context, c workerConfig) error {
 		return open.Open(ctx, target, opts)
 	}
 	w := worker.Worker{Store: s, Client: client, Namespace: namespace, Log: log, Process: process, BuildID: build, MakeCurrent: c.makeCurrent,
-		TaskQueue: workflows.TaskQueue, PowerEvery: c.powerEvery, SweepEvery: c.sweepEvery,
+		TaskQueue: workflows.TaskQueue, PowerEvery: c.powerEvery, InventoryEvery: scaled(c.inventoryEvery, c.timeScale), SweepEvery: c.sweepEvery,
 		Gate: &gate.Gate{Store: s, Holder: process, OpenBMC: openBMC, Waits: scaledWaits(c.timeScale), Log: log, Reads: c.readers,
 			IdleAfter: 2 * time.Minute}}
 	return w.Run(ctx)
