@@ -52,6 +52,13 @@ func New(in io.Reader, out, errOut io.Writer) *cobra.Command {
 	f.StringVar(&a.url, "url", os.Getenv("COMPUTE_URL"), "the API's URL (COMPUTE_URL)")
 	f.StringVar(&a.tenant, "tenant", os.Getenv("COMPUTE_TENANT"), "the tenant (COMPUTE_TENANT)")
 	f.StringVarP(&a.output, "output", "o", "table", "table or json")
+	// Before any call: a mutation is not to be found out as done and not shown.
+	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+		if a.output != "table" && a.output != "json" {
+			return usagef("--output is table or json, not %q", a.output)
+		}
+		return nil
+	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	groups := map[string]*cobra.Command{}
 	for _, m := range fleet.Methods {
@@ -79,6 +86,7 @@ var groupShort = map[string]string{
 	"reservations": "GPUs of a pool set aside for a time",
 	"allocations":  "GPUs of a node that somebody holds",
 	"operations":   "Operations and their steps",
+	"joinTokens":   "Tokens by which machines join",
 	"access":       "Roles, service tokens and the audit",
 }
 

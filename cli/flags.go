@@ -24,6 +24,8 @@ type field struct {
 	doc      string
 	required bool
 	secret   bool
+	// values are all that it takes, where they are few.
+	values []string
 }
 
 // fieldsOf lists the members of an input type that a flag can give: scalars,
@@ -57,9 +59,20 @@ func fieldsOf(t reflect.Type, path []string) []field {
 			words[i] = fleet.Kebab(w)
 		}
 		out = append(out, field{path: at, flag: strings.Join(words, "-"), kind: ft, doc: sf.Tag.Get("doc"),
-			required: strings.HasPrefix(sf.Tag.Get("validate"), "required"), secret: sf.Tag.Get("secret") == "true"})
+			required: strings.HasPrefix(sf.Tag.Get("validate"), "required"), secret: sf.Tag.Get("secret") == "true",
+			values: valuesOf(sf.Tag.Get("validate"))})
 	}
 	return out
+}
+
+// valuesOf are the values that a constraint names.
+func valuesOf(constraint string) []string {
+	_, list, ok := strings.Cut(constraint, "oneof=")
+	if !ok {
+		return nil
+	}
+	list, _, _ = strings.Cut(list, ",")
+	return strings.Fields(list)
 }
 
 func flaggable(t reflect.Type) bool {

@@ -46,6 +46,10 @@ func (a *app) methodCmd(m fleet.Method) *cobra.Command {
 		Long: strings.TrimSpace(m.Summary + "\n\n" + m.Doc), Args: arguments(usage)}
 	for _, f := range fields {
 		f.addFlag(cmd)
+		completeValues(cmd, f)
+	}
+	if member == "nodeId" {
+		cmd.ValidArgsFunction = a.completeNode
 	}
 	cmd.Flags().String("input", "", "the whole input as a JSON object; a file, - for standard input; flags win over it")
 	if startsOperation(m) {
@@ -184,11 +188,12 @@ func (a *app) resolveNode(ctx context.Context, in map[string]any) error {
 			return usagef("%d nodes have %s %q: name one by its id: %s", len(ids), by, given, strings.Join(ids, ", "))
 		}
 	}
-	return fmt.Errorf("no node has the id, name or serial %q in tenant %v", given, in["tenantId"])
+	// Nodes of others that are offered to the tenant have no machines to read.
+	return a.resolveName(ctx, in, given)
 }
 
-// resolveName is resolveNode for those who may not read machines: it looks for
-// the name among the nodes that they see.
+// resolveName is resolveNode for nodes whose machines one may not read: it looks
+// for the name among the nodes that one sees.
 func (a *app) resolveName(ctx context.Context, in map[string]any, name string) error {
 	ask := map[string]any{"tenantId": in["tenantId"]}
 	var ids []string
@@ -209,7 +214,7 @@ func (a *app) resolveName(ctx context.Context, in map[string]any, name string) e
 	}
 	switch len(ids) {
 	case 0:
-		return fmt.Errorf("no node has the id or name %q in tenant %v, or you may not see it", name, in["tenantId"])
+		return fmt.Errorf("no node that you may see has the id, name or serial %q in tenant %v", name, in["tenantId"])
 	case 1:
 		in["nodeId"] = ids[0]
 		return nil

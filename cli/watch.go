@@ -3,7 +3,10 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/url"
 	"strings"
 	"time"
 
@@ -18,9 +21,13 @@ func (a *app) watchAnswer(ctx context.Context, m fleet.Method, answer json.RawMe
 		return fmt.Errorf("read the API's answer: %w", err)
 	}
 	if m.Group == "nodes" && out.Node != nil {
-		id := out.Node.Operations.Provision
+		var ops fleet.NodeOperations
+		if out.Node.Operations != nil { // a tenant that the node is offered to sees none
+			ops = *out.Node.Operations
+		}
+		id := ops.Provision
 		if m.Name == "drain" {
-			id = out.Node.Operations.Drain
+			id = ops.Drain
 		}
 		if id != "" {
 			out.Operation = &fleet.Operation{ID: id}
@@ -39,22 +46,86 @@ func (a *app) watchAnswer(ctx context.Context, m fleet.Method, answer json.RawMe
 		if err != nil {
 			return err
 		}
-		if end.State != fleet.OpSucceeded {
-			return failedOperation{end}
-		}
-		if end.Next == "" {
-			return nil
+		if end.Next == "" || end.State != fleet.OpSucceeded {
+			return a.watched(end)
 		}
 		op = fleet.Operation{ID: end.Next}
 	}
 }
 
+// watched is how the last operation that was watched ended: as JSON the whole of
+// it, else its failure.
+func (a *app) watched(op fleet.Operation) error {
+	if a.output == "json" {
+		raw, err := json.Marshal(fleet.OperationOut{Operation: op})
+		if err != nil {
+			return fmt.Errorf("print the operation: %w", err)
+		}
+		if err := a.print(raw); err != nil {
+			return err
+		}
+	}
+	if op.State != fleet.OpSucceeded {
+		return failedOperation{op}
+	}
+	return nil
+}
+
+// awayFor bounds how long a command that watches bears with an API that does
+// not answer, and awayPause how soon it asks again.
+const (
+	awayFor   = 10 * time.Minute
+	awayPause = time.Second
+)
+
+// steadily makes a read again while the API does not answer: what is watched
+// goes on meanwhile. It says so once.
+func (a *app) steadily(ctx context.Context, read func() error) error {
+	var since time.Time
+	for {
+		err := read()
+		if err == nil || ctx.Err() != nil || !passes(err) {
+			return err
+		}
+		if since.IsZero() {
+			since = a.now()
+			fmt.Fprintf(a.err, "%v; asking again until it answers\n", err)
+		}
+		if a.now().Sub(since) > awayFor {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(awayPause):
+		}
+	}
+}
+
+// passes says whether an error of a call goes away by itself: the API is not
+// reached, is not available, or has had too many calls.
+func passes(err error) bool {
+	var p *problem
+	if errors.As(err, &p) {
+		return p.Code == fleet.CodeUnavailable || p.Code == fleet.CodeRateLimited
+	}
+	var gone *url.Error
+	return errors.As(err, &gone)
+}
+
 // follow prints an operation's steps as they change until it ends or parks.
 func (a *app) follow(ctx context.Context, tenant string, op fleet.Operation) (fleet.Operation, error) {
-	p := &stepPrinter{app: a, seen: map[string]string{}}
+	p := &stepPrinter{out: a.out, seen: map[string]string{}}
+	if a.output == "json" {
+		p.out = a.err // the end of it is the answer
+	}
 	for {
 		var out fleet.OperationOut
-		if err := a.call(ctx, "operations", "get", map[string]any{"tenantId": tenant, "operationId": op.ID}, &out); err != nil {
+		err := a.steadily(ctx, func() error {
+			return a.call(ctx, "operations", "get", map[string]any{"tenantId": tenant, "operationId": op.ID}, &out)
+		})
+		if err != nil {
+			fmt.Fprintf(a.err, "no longer watching; the operation goes on: computectl operations get %s\n", op.ID)
 			return op, err
 		}
 		op = out.Operation
@@ -75,14 +146,14 @@ func (a *app) follow(ctx context.Context, tenant string, op fleet.Operation) (fl
 
 // stepPrinter prints each change once.
 type stepPrinter struct {
-	app    *app
+	out    io.Writer
 	seen   map[string]string
 	headed bool
 }
 
 func (p *stepPrinter) show(op fleet.Operation) {
 	if !p.headed {
-		fmt.Fprintf(p.app.out, "%s %s\n", op.Verb, op.ID)
+		fmt.Fprintf(p.out, "%s %s\n", op.Verb, op.ID)
 		p.headed = true
 	}
 	for _, s := range op.Steps {
@@ -110,7 +181,7 @@ func (p *stepPrinter) show(op fleet.Operation) {
 
 func (p *stepPrinter) once(key, line string) {
 	if p.seen[key] != line && line != "" {
-		fmt.Fprintln(p.app.out, line)
+		fmt.Fprintln(p.out, line)
 	}
 	p.seen[key] = line
 }
@@ -119,7 +190,7 @@ func (p *stepPrinter) once(key, line string) {
 func (a *app) followEvents(ctx context.Context, in map[string]any) error {
 	for {
 		var page fleet.EventsPage
-		if err := a.call(ctx, "nodes", "events", in, &page); err != nil {
+		if err := a.steadily(ctx, func() error { return a.call(ctx, "nodes", "events", in, &page) }); err != nil {
 			return err
 		}
 		for _, e := range page.Items {
