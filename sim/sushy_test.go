@@ -12,7 +12,8 @@ import (
 )
 
 // TestSushy has a client that was written against real BMCs drive a machine of
-// every profile: log in, inventory, media, boot override, power, boot, eject.
+// every profile: log in, inventory, media, boot override, power, boot, eject, a
+// restart that boots from the network once, power off.
 func TestSushy(t *testing.T) {
 	t.Parallel()
 	r := newRack(t, sim.Options{TimeScale: 400, Control: "127.0.0.1:0"})
@@ -42,7 +43,11 @@ func TestSushy(t *testing.T) {
 				}
 				v := m.View(true)
 				want := map[string]any{"inserted": true, "image": true, "boot": "cd", "uuid": v.UUID, "serial": v.Serial,
-					"nics": float64(len(v.MACs))}
+					"nics": float64(len(v.MACs)), "restart": "pxe", "overrideAfter": "BootSourceOverrideEnabled.DISABLED"}
+				// The processors and memory of an HGX machine are its baseboard's.
+				if cpus, _ := seen["processors"].(float64); (cpus > 0) == (profile == "hgx") || (seen["memoryGiB"] != nil) == (profile == "hgx") {
+					t.Errorf("%v processors, %v GiB", seen["processors"], seen["memoryGiB"])
+				}
 				for k, w := range want {
 					if diff := cmp.Diff(w, seen[k]); diff != "" {
 						t.Errorf("%s (-want +got):\n%s", k, diff)

@@ -45,7 +45,8 @@ if len(candidates) != 1:
     sys.exit("candidates: %s" % [c.path for c in candidates])
 system = candidates[0]
 seen["uuid"], seen["serial"] = system.uuid, system.serial_number
-seen["processors"] = len(system.processors.get_members())
+seen["processors"] = len([p for p in system.processors.get_members() if p.processor_type == sushy.PROCESSOR_TYPE_CPU])
+seen["memoryGiB"] = system.memory_summary.size_gib if system.memory_summary else None
 seen["nics"] = len(system.ethernet_interfaces.summary)
 manager = root.get_manager_collection().get_members()[0]
 seen["firmware"] = manager.firmware_version
@@ -103,8 +104,33 @@ def boots():
 
 wait("boot", boots)
 seen["boot"] = boots()[0]["source"]
-system.reset_system(sushy.RESET_FORCE_OFF)
-wait("off", lambda: power(sushy.SYSTEM_POWER_STATE_OFF))
 slot.eject_media()
 wait("ejected", lambda: not any(m["inserted"] for m in true_state()["media"]))
+
+
+
+# A restart that boots from the network, once.
+def boot_once(target):
+    if system.boot.mode == sushy.BOOT_SOURCE_MODE_UEFI:
+        system.set_system_boot_options(target=target, enabled=sushy.BOOT_SOURCE_ENABLED_ONCE)
+    else:
+        system.set_system_boot_source(target, enabled=sushy.BOOT_SOURCE_ENABLED_ONCE)
+
+
+def out_of_post():
+    return not true_state().get("post")
+
+
+wait("end of POST", out_of_post)
+system.refresh(force=True)
+boot_once(sushy.BOOT_SOURCE_TARGET_PXE)
+before = len(boots())
+system.reset_system(sushy.RESET_FORCE_RESTART)
+wait("restart", lambda: len(boots()) > before)
+seen["restart"] = boots()[-1]["source"]
+system.refresh(force=True)
+seen["overrideAfter"] = str(system.boot.enabled)
+wait("end of POST", out_of_post)
+system.reset_system(sushy.RESET_FORCE_OFF)
+wait("off", lambda: power(sushy.SYSTEM_POWER_STATE_OFF))
 print(json.dumps(seen))
