@@ -65,6 +65,9 @@ type JoinAsk struct {
 	// TenantID and SiteID are the token's. DeployNode is the node of a deploy
 	// token, "" for a join token.
 	TenantID, SiteID, DeployNode string
+	// DeployBare says that nothing is recorded by which the node of a deploy token
+	// could be told from others: no UUID that proves something, no addresses.
+	DeployBare bool
 	// TPM says that the machine proved to hold its TPM; TokenOnly that the
 	// token's site lets machines without join.
 	TPM, TokenOnly bool
@@ -94,7 +97,7 @@ const (
 // machine becomes, or why it may not. The lowest row that fits decides.
 func DecideJoin(a JoinAsk) (outcome, nodeID string, err error) {
 	if !a.TPM && !a.TokenOnly && a.DeployNode == "" {
-		return "", "", Errorf(CodeAccessDenied, ReasonTPMRequired, "this site lets machines join with a TPM only; set tokenOnlyJoin on it to join by token alone")
+		return "", "", Errorf(CodeAccessDenied, ReasonTPMRequired, "this site lets no machine join by a token alone, and a TPM is not challenged by this release; set tokenOnlyJoin on the site (sites/update)")
 	}
 	for _, m := range a.Matches {
 		foreign := m.TenantID != a.TenantID || m.SiteID != a.SiteID
@@ -109,6 +112,9 @@ func DecideJoin(a JoinAsk) (outcome, nodeID string, err error) {
 		return "", "", Errorf(CodeConflict, ReasonAmbiguous, "the machine matches %d nodes by different attributes; delete those that it is not", len(a.Matches))
 	}
 	if len(a.Matches) == 0 {
+		if a.DeployNode != "" && a.DeployBare {
+			return JoinBind, a.DeployNode, nil
+		}
 		if a.DeployNode != "" {
 			return "", "", Errorf(CodeConflict, ReasonWrongMachine, "the deploy token is another machine's")
 		}

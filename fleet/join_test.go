@@ -54,34 +54,40 @@ func TestDecideJoin(t *testing.T) {
 		ask          fleet.JoinAsk
 		outcome, why string
 	}{
-		"1 no match":                          {ask(), fleet.JoinNew, ""},
-		"2 enrolled, the site lets it":        {ask(with(enrolled, func(m *fleet.JoinMatch) { m.BindsEnrolled = true })), fleet.JoinBind, ""},
-		"2 enrolled, by MACs":                 {ask(with(enrolled, func(m *fleet.JoinMatch) { m.UUID, m.MACs, m.BindsEnrolled = false, true, true })), fleet.JoinBind, ""},
-		"2 enrolled, the site does not":       {ask(enrolled), "", fleet.ReasonNotBindable},
-		"2 enrolled, its deploy token":        {deploy("n1", enrolled), fleet.JoinBind, ""},
-		"2 another's deploy token":            {deploy("n9", enrolled), "", fleet.ReasonMachineKnown},
-		"3 key without a certificate":         {ask(joined), fleet.JoinNext, ""},
-		"3 its deploy token, a TPM's key":     {deploy("n2", joined), fleet.JoinNext, ""},
-		"4 key with a certificate":            {ask(with(joined, func(m *fleet.JoinMatch) { m.CertValid = true })), "", fleet.ReasonHasIdentity},
-		"5 another key":                       {ask(with(joined, func(m *fleet.JoinMatch) { m.Key = false })), "", fleet.ReasonKeyDiffers},
-		"5 another key, with a certificate":   {ask(with(joined, func(m *fleet.JoinMatch) { m.Key, m.CertValid = false, true })), "", fleet.ReasonKeyDiffers},
-		"5 another key, enrolled":             {ask(with(enrolled, func(m *fleet.JoinMatch) { m.KeyBound, m.BindsEnrolled = true, true })), "", fleet.ReasonKeyDiffers},
-		"6 retired":                           {ask(with(joined, func(m *fleet.JoinMatch) { m.State = fleet.Retired })), "", fleet.ReasonNodeRetired},
-		"6 retired beats another key":         {ask(with(joined, func(m *fleet.JoinMatch) { m.State, m.Key = fleet.Retired, false })), "", fleet.ReasonNodeRetired},
-		"7 two nodes":                         {ask(enrolled, joined), "", fleet.ReasonAmbiguous},
-		"7 two nodes beat a retired one":      {ask(with(enrolled, func(m *fleet.JoinMatch) { m.State = fleet.Retired }), joined), "", fleet.ReasonAmbiguous},
-		"another tenant's node":               {ask(with(joined, func(m *fleet.JoinMatch) { m.TenantID = "globex" })), "", fleet.ReasonMachineKnown},
-		"another site's node":                 {ask(with(joined, func(m *fleet.JoinMatch) { m.SiteID = "s2" })), "", fleet.ReasonMachineKnown},
-		"one of two is another tenant's":      {ask(enrolled, with(joined, func(m *fleet.JoinMatch) { m.TenantID = "globex" })), "", fleet.ReasonMachineKnown},
-		"no TPM where one is needed":          {fleet.JoinAsk{TenantID: "acme", SiteID: "s1"}, "", fleet.ReasonTPMRequired},
-		"a TPM where one is needed":           {fleet.JoinAsk{TenantID: "acme", SiteID: "s1", TPM: true}, fleet.JoinNew, ""},
-		"a deploy token on a machine unknown": {deploy("n1"), "", fleet.ReasonWrongMachine},
+		"1 no match":                                              {ask(), fleet.JoinNew, ""},
+		"2 enrolled, the site lets it":                            {ask(with(enrolled, func(m *fleet.JoinMatch) { m.BindsEnrolled = true })), fleet.JoinBind, ""},
+		"2 enrolled, by MACs":                                     {ask(with(enrolled, func(m *fleet.JoinMatch) { m.UUID, m.MACs, m.BindsEnrolled = false, true, true })), fleet.JoinBind, ""},
+		"2 enrolled, the site does not":                           {ask(enrolled), "", fleet.ReasonNotBindable},
+		"2 enrolled, its deploy token":                            {deploy("n1", enrolled), fleet.JoinBind, ""},
+		"2 another's deploy token":                                {deploy("n9", enrolled), "", fleet.ReasonMachineKnown},
+		"3 key without a certificate":                             {ask(joined), fleet.JoinNext, ""},
+		"3 its deploy token, a TPM's key":                         {deploy("n2", joined), fleet.JoinNext, ""},
+		"4 key with a certificate":                                {ask(with(joined, func(m *fleet.JoinMatch) { m.CertValid = true })), "", fleet.ReasonHasIdentity},
+		"5 another key":                                           {ask(with(joined, func(m *fleet.JoinMatch) { m.Key = false })), "", fleet.ReasonKeyDiffers},
+		"5 another key, with a certificate":                       {ask(with(joined, func(m *fleet.JoinMatch) { m.Key, m.CertValid = false, true })), "", fleet.ReasonKeyDiffers},
+		"5 another key, enrolled":                                 {ask(with(enrolled, func(m *fleet.JoinMatch) { m.KeyBound, m.BindsEnrolled = true, true })), "", fleet.ReasonKeyDiffers},
+		"6 retired":                                               {ask(with(joined, func(m *fleet.JoinMatch) { m.State = fleet.Retired })), "", fleet.ReasonNodeRetired},
+		"6 retired beats another key":                             {ask(with(joined, func(m *fleet.JoinMatch) { m.State, m.Key = fleet.Retired, false })), "", fleet.ReasonNodeRetired},
+		"7 two nodes":                                             {ask(enrolled, joined), "", fleet.ReasonAmbiguous},
+		"7 two nodes beat a retired one":                          {ask(with(enrolled, func(m *fleet.JoinMatch) { m.State = fleet.Retired }), joined), "", fleet.ReasonAmbiguous},
+		"another tenant's node":                                   {ask(with(joined, func(m *fleet.JoinMatch) { m.TenantID = "globex" })), "", fleet.ReasonMachineKnown},
+		"another site's node":                                     {ask(with(joined, func(m *fleet.JoinMatch) { m.SiteID = "s2" })), "", fleet.ReasonMachineKnown},
+		"one of two is another tenant's":                          {ask(enrolled, with(joined, func(m *fleet.JoinMatch) { m.TenantID = "globex" })), "", fleet.ReasonMachineKnown},
+		"no TPM where one is needed":                              {fleet.JoinAsk{TenantID: "acme", SiteID: "s1"}, "", fleet.ReasonTPMRequired},
+		"a TPM where one is needed":                               {fleet.JoinAsk{TenantID: "acme", SiteID: "s1", TPM: true}, fleet.JoinNew, ""},
+		"a deploy token on a machine unknown":                     {deploy("n1"), "", fleet.ReasonWrongMachine},
+		"a deploy token of a node that nothing tells from others": {func() fleet.JoinAsk { a := deploy("n1"); a.DeployBare = true; return a }(), fleet.JoinBind, ""},
+		"a deploy token of such a node, another's machine":        {func() fleet.JoinAsk { a := deploy("n1", joined); a.DeployBare = true; return a }(), "", fleet.ReasonMachineKnown},
 	} {
 		outcome, node, err := fleet.DecideJoin(c.ask)
 		if outcome != c.outcome || fleet.ReasonOf(err) != c.why {
 			t.Errorf("%s: %q %v, want %q %q", name, outcome, err, c.outcome, c.why)
 		}
-		if outcome != "" && outcome != fleet.JoinNew && node != c.ask.Matches[0].NodeID {
+		want := c.ask.DeployNode
+		if len(c.ask.Matches) > 0 {
+			want = c.ask.Matches[0].NodeID
+		}
+		if outcome != "" && outcome != fleet.JoinNew && node != want {
 			t.Errorf("%s: node %q", name, node)
 		}
 	}

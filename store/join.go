@@ -54,6 +54,8 @@ type joinToken struct {
 	Labels               map[string]string
 	// DeployNode is the node of a deploy token.
 	DeployNode string
+	// DeployBare is fleet.JoinAsk's.
+	DeployBare bool
 	TokenOnly  bool
 	// Spent says that it is used up, which a machine that joined with it before
 	// may disregard.
@@ -149,13 +151,19 @@ func findJoinToken(ctx context.Context, tx pgx.Tx, secret string) (joinToken, er
 	if err == nil || !isNoRows(err) {
 		return t, wrapDoing(err, "look up a join token")
 	}
-	err = tx.QueryRow(ctx, `SELECT 'deploy ' || d.operation_id, n.tenant_id, n.site_id, n.id, d.used_at IS NOT NULL
-		FROM deploy_tokens d JOIN nodes n ON n.id = d.node_id
+	var uuid string
+	var macs []string
+	var joined bool
+	err = tx.QueryRow(ctx, `SELECT 'deploy ' || d.operation_id, n.tenant_id, n.site_id, n.id, d.used_at IS NOT NULL,
+			coalesce(b.identity->>'uuid', ''), coalesce(i.macs, '{}'), EXISTS (SELECT FROM joined_hardware h WHERE h.node_id = n.id)
+		FROM deploy_tokens d JOIN nodes n ON n.id = d.node_id LEFT JOIN bmcs b ON b.node_id = n.id LEFT JOIN inventories i ON i.node_id = n.id
 		WHERE d.hash = $1 AND d.expires_at > now() AND n.deleted_at IS NULL`, hashSecret(secret)).
-		Scan(&t.ID, &t.TenantID, &t.SiteID, &t.DeployNode, &t.Spent)
+		Scan(&t.ID, &t.TenantID, &t.SiteID, &t.DeployNode, &t.Spent, &uuid, &macs, &joined)
 	if isNoRows(err) {
 		return t, badJoinToken()
 	}
+	_, proves := fleet.ProvingUUID(uuid)
+	t.DeployBare = !proves && !joined && len(fleet.UniversalMACs(macs)) == 0
 	return t, wrapDoing(err, "look up a deploy token")
 }
 
@@ -164,7 +172,7 @@ func badJoinToken() error {
 }
 
 func (t joinToken) ask(in JoinIn, matches []fleet.JoinMatch) fleet.JoinAsk {
-	return fleet.JoinAsk{TenantID: t.TenantID, SiteID: t.SiteID, DeployNode: t.DeployNode, TPM: in.EK != "", TokenOnly: t.TokenOnly, Matches: matches}
+	return fleet.JoinAsk{TenantID: t.TenantID, SiteID: t.SiteID, DeployNode: t.DeployNode, DeployBare: t.DeployBare, TPM: in.EK != "", TokenOnly: t.TokenOnly, Matches: matches}
 }
 
 // matchSQL finds every node that the machine could be, whoever's it is.

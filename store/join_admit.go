@@ -43,14 +43,12 @@ func (s *Store) admit(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken
 		return out, fmt.Errorf("record the certificate of node %s: %w", out.NodeID, err)
 	}
 	actor := "join:" + token.ID
-	if outcome == fleet.JoinNew {
-		if in.Inventory != nil {
-			inv := *in.Inventory
-			inv.InBand = true
-			if err := recordInventory(ctx, tx, out.NodeID, actor, inv); err != nil {
-				return out, err
-			}
+	if in.Inventory != nil && outcome != fleet.JoinBind {
+		if err := recordJoined(ctx, tx, out.NodeID, actor, *in.Inventory); err != nil {
+			return out, err
 		}
+	}
+	if outcome == fleet.JoinNew {
 		if err := nodeEvent(ctx, tx, out.NodeID, actor, "node.adopting", map[string]any{"joinTokenId": token.ID}); err != nil {
 			return out, err
 		}
@@ -62,6 +60,20 @@ func (s *Store) admit(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken
 		return out, err
 	}
 	return out, AddAudit(ctx, tx, AuditIn{TenantID: token.TenantID, Identity: actor, Method: "node/join", NodeID: out.NodeID, Outcome: "OK", RequestID: in.Serial})
+}
+
+// recordJoined records what a host that joins reads of itself. An enrolled
+// machine's inventory is its BMC's and its boot image's to say.
+func recordJoined(ctx context.Context, tx pgx.Tx, nodeID, actor string, inv fleet.Inventory) error {
+	var guarded bool
+	if err := tx.QueryRow(ctx, `SELECT guarded FROM nodes WHERE id = $1`, nodeID).Scan(&guarded); err != nil {
+		return fmt.Errorf("read whether node %s was adopted: %w", nodeID, err)
+	}
+	if !guarded {
+		return nil
+	}
+	inv.InBand = true
+	return recordInventory(ctx, tx, nodeID, actor, inv)
 }
 
 // newNode makes a node in adopting with its first Adopt run.
