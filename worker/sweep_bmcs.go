@@ -26,8 +26,10 @@ type BMCSweep struct {
 }
 
 const (
+	// lookBatch is how many looks one statement records, lookAtOnce how many are
+	// under way in this process.
 	lookBatch  = 200
-	lookAtOnce = 32
+	lookAtOnce = 64
 	slowest    = 6
 	// lookWithin bounds one look.
 	lookWithin = 45 * time.Second
@@ -36,34 +38,86 @@ const (
 	unreachableAfter = 2
 )
 
-// Round looks at the BMCs that are due.
+// Round looks at the BMCs that are due, so many at once. One that does not
+// answer holds up its own place only.
 func (s *BMCSweep) Round(ctx context.Context) error {
-	for ctx.Err() == nil {
+	looks := make(chan store.BMCLook)
+	recorded := make(chan error, 1)
+	go func() { recorded <- s.record(ctx, looks) }()
+	places := make(chan struct{}, lookAtOnce)
+	var wg sync.WaitGroup
+	err := s.claim(ctx, places, func(d store.DueBMC, until time.Time) {
+		wg.Go(func() {
+			l := s.look(ctx, d, until)
+			<-places
+			looks <- l
+		})
+	})
+	wg.Wait()
+	close(looks)
+	return errors.Join(err, <-recorded)
+}
+
+// claim claims BMCs that are due for the places that are free, until none is.
+func (s *BMCSweep) claim(ctx context.Context, places chan struct{}, begin func(d store.DueBMC, until time.Time)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case places <- struct{}{}:
+		}
+		free := 1
+		for more := true; more; {
+			select {
+			case places <- struct{}{}:
+				free++
+			default:
+				more = false
+			}
+		}
 		life, grace := s.Gate.Life()
 		until := time.Now().Add(life)
-		due, err := s.Store.ClaimDueBMCs(ctx, s.Gate.Holder, lookBatch, life, grace, s.Every/2+time.Minute)
+		due, err := s.Store.ClaimDueBMCs(ctx, s.Gate.Holder, free, life, grace, s.Every/2+time.Minute)
+		for range free - len(due) {
+			<-places
+		}
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		looks := make([]store.BMCLook, len(due))
-		slots := make(chan struct{}, lookAtOnce)
-		var wg sync.WaitGroup
-		for i, d := range due {
-			wg.Go(func() {
-				slots <- struct{}{}
-				defer func() { <-slots }()
-				looks[i] = s.look(ctx, d, until)
-			})
-		}
-		wg.Wait()
-		if err := s.Store.RecordLooks(ctx, looks); err != nil {
-			return err
-		}
-		if len(due) < lookBatch {
-			return nil
+		for _, d := range due {
+			begin(d, until)
 		}
 	}
-	return nil
+}
+
+// recordEvery is how long a look waits at most to be written with others.
+const recordEvery = 500 * time.Millisecond
+
+// record writes what was found, many looks in one statement.
+func (s *BMCSweep) record(ctx context.Context, looks <-chan store.BMCLook) (failed error) {
+	tick := time.NewTicker(recordEvery)
+	defer tick.Stop()
+	var batch []store.BMCLook
+	flush := func() {
+		if len(batch) > 0 {
+			failed = errors.Join(failed, s.Store.RecordLooks(ctx, batch))
+			batch = nil
+		}
+	}
+	for {
+		select {
+		case l, more := <-looks:
+			if !more {
+				flush()
+				return failed
+			}
+			if batch = append(batch, l); len(batch) >= lookBatch {
+				flush()
+			}
+		case <-tick.C:
+			flush()
+		}
+	}
 }
 
 func (s *BMCSweep) look(ctx context.Context, d store.DueBMC, until time.Time) store.BMCLook {

@@ -273,6 +273,10 @@ func (r *rig) call(t testing.TB, method string, in obj, out any) *fleet.Error {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+r.token)
+	group, name, _ := strings.Cut(method, "/")
+	if m, ok := fleet.FindMethod(group, name); ok && m.Kind == fleet.KindMutation { // so that the answer is kept too
+		req.Header.Set("Idempotency-Key", store.NewID("key"))
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
