@@ -201,7 +201,7 @@ func TestNamesOfNodes(t *testing.T) {
 	none, denied := `{"items": []}`, `403 {"code": "ACCESS_DENIED", "detail": "no"}`
 	one := fmt.Sprintf(`{"items": [{"id": %q, "name": "gpu-1"}]}`, testNode)
 	two := fmt.Sprintf(`{"items": [{"id": %q, "name": "gpu-1"}, {"id": "node_01j00000000000000000000001", "name": "gpu-1"}]}`, testNode)
-	later := fmt.Sprintf(`{"items": [{"id": "node_01j00000000000000000000001", "name": "gpu-10"}], "nextCursor": "c"}`)
+	const later = `{"items": [{"id": "node_01j00000000000000000000001", "name": "gpu-10"}], "nextCursor": "c"}`
 	for name, c := range map[string]struct {
 		metal, nodes []string
 		code         int
