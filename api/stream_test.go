@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,13 +19,22 @@ type sse struct{ id, event, data string }
 // stream reads messages from a cursor on until enough says so.
 func (r *rig) stream(subject, query string, enough func(sse) bool) []sse {
 	r.t.Helper()
+	return r.streamOf(subject, "acme", query, "", enough)
+}
+
+// streamOf reads the stream of a tenant, from Last-Event-ID on when it is given.
+func (r *rig) streamOf(subject, tenant, query, last string, enough func(sse) bool) []sse {
+	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+"/api/compute/events/stream?tenantId=acme&"+query, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+"/api/compute/events/stream?tenantId="+tenant+"&"+query, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+r.token(subject))
+	if last != "" {
+		req.Header.Set("Last-Event-ID", last)
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		r.t.Fatal(err)
@@ -68,6 +78,43 @@ func TestStream(t *testing.T) {
 	next := r.stream("owner", "cursor="+last.id, func(m sse) bool { return m.event == "node.uncordoned" })
 	if len(next) != 1 {
 		t.Errorf("after %s came %v, want the one event since", last.id, next)
+	}
+}
+
+// A stream is resumed by Last-Event-ID, which wins over the cursor, and delivers
+// that a node was deleted to all who saw it; what the node's own tenant alone
+// may know, and who acted and why, is not in another's.
+func TestStreamResumed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	n := r.enrolled("https://127.0.0.9", fleet.Retired)
+	r.offeredPool(n.ID)
+	r.ok("owner", "nodes/cordon", on(n.ID, "reason", "fan"), nil)
+	r.ok("owner", "nodes/revokeIdentity", on(n.ID), nil)
+	r.ok("owner", "nodes/delete", on(n.ID, "reason", "scrap"), nil)
+	types := func(list []sse) (out []string) {
+		for _, m := range list {
+			out = append(out, m.event)
+		}
+		return out
+	}
+	deleted := func(m sse) bool { return m.event == "node.deleted" }
+	all := r.stream("owner", "cursor=0:0&type=node.&nodeId="+n.ID, deleted)
+	resumed := r.streamOf("owner", "acme", "cursor=0:0&nodeId="+n.ID, all[len(all)-2].id, deleted)
+	if got := types(resumed); !slices.Equal(got, []string{"security.node.identity-revoked", "node.deleted"}) {
+		t.Errorf("resumed after %s: %v", all[len(all)-2].event, got)
+	}
+	if !strings.Contains(resumed[1].data, "scrap") || !strings.Contains(resumed[1].data, "dev:owner") {
+		t.Errorf("the owner's node.deleted is %s", resumed[1].data)
+	}
+	others := r.streamOf("owner2", "globex", "cursor=0:0&nodeId="+n.ID, "", deleted)
+	if got := types(others); !slices.Equal(got, []string{"node.cordoned", "node.deleted"}) {
+		t.Errorf("another tenant's stream: %v", got)
+	}
+	for _, m := range others {
+		if strings.Contains(m.data, "dev:owner") || strings.Contains(m.data, "scrap") || strings.Contains(m.data, "fan") {
+			t.Errorf("another tenant is told %s", m.data)
+		}
 	}
 }
 

@@ -43,10 +43,20 @@ type fencedOp struct {
 
 // lockNode locks a node's row, as the first lock of the transaction that takes
 // a transaction id. NOT_FOUND when it is not there.
+//
+// Who waits for a row that is being changed takes a transaction id before it has
+// the row: when the change commits, Postgres locks the row's later versions in
+// the waiter's name, and there somebody who came later can be first. The order
+// of the ids, which is that of a node's events, would not be the order of the
+// changes. So an advisory lock, which takes no id, is waited for first, and the
+// row is read by a statement that began after it was held.
 func lockNode(ctx context.Context, tx pgx.Tx, nodeID string) (provisionOp, drainOp string, err error) {
 	var p, d *string
-	err = tx.QueryRow(ctx, `SELECT provision_op, drain_op FROM nodes WHERE id = $1 AND deleted_at IS NULL FOR UPDATE`, nodeID).Scan(&p, &d)
-	if err != nil {
+	batch := &pgx.Batch{}
+	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('node/' || $1, 0))`, nodeID)
+	batch.Queue(`SELECT provision_op, drain_op FROM nodes WHERE id = $1 AND deleted_at IS NULL FOR UPDATE`, nodeID).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&p, &d) })
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return "", "", noRows(err, "node", "lock node "+nodeID)
 	}
 	return orEmpty(p), orEmpty(d), nil
