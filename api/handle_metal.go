@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"math"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -90,8 +91,8 @@ func runVerb(ctx context.Context, c *Call, v verbCall) (fleet.MetalOperationOut,
 		Made: func(o fleet.MetalOperationOut) string { return o.Operation.ID },
 	}
 	if v.in.DryRun {
-		m.DryRun = func(context.Context, pgx.Tx) (fleet.MetalOperationOut, error) {
-			return planned(node, v.planSteps(node, situation), v.ask.Verb), nil
+		m.DryRun = func(ctx context.Context, tx pgx.Tx) (fleet.MetalOperationOut, error) {
+			return planned(ctx, tx, node, v.planSteps(node, situation), v.ask.Verb)
 		}
 	}
 	return Mutate(ctx, c, m)
@@ -119,13 +120,29 @@ func (v verbCall) planSteps(node fleet.MetalNode, s fleet.Situation) fleet.Steps
 	return ask
 }
 
-// planned is the answer of a dry run.
-func planned(node fleet.MetalNode, steps fleet.StepsAsk, verb fleet.Verb) fleet.MetalOperationOut {
+// planned is the answer of a dry run. What a step takes is known from machines of
+// the same model.
+func planned(ctx context.Context, q store.Reader, node fleet.MetalNode, steps fleet.StepsAsk, verb fleet.Verb) (fleet.MetalOperationOut, error) {
 	end, moves := fleet.EndsIn[verb]
 	if !moves {
 		end = node.ProvisionState
 	}
-	return fleet.MetalOperationOut{Node: &node, Plan: &fleet.Plan{Steps: fleet.StepsOf(steps), WouldBe: end}}
+	plan := &fleet.Plan{Steps: fleet.StepsOf(steps), WouldBe: end}
+	out := fleet.MetalOperationOut{Node: &node, Plan: plan}
+	if node.BMC == nil || node.BMC.Identity.Model == "" {
+		return out, nil
+	}
+	names := make([]string, len(plan.Steps))
+	for i, s := range plan.Steps {
+		names[i] = s.Name
+	}
+	expected, err := store.ExpectedSeconds(ctx, q, verb, node.BMC.Identity.Model, names)
+	for i := range plan.Steps {
+		if seconds, known := expected[plan.Steps[i].Name]; known {
+			plan.Steps[i].ExpectedSeconds = max(1, int(math.Round(seconds)))
+		}
+	}
+	return out, err
 }
 
 // beginVerb writes what an admitted verb changes.

@@ -61,7 +61,8 @@ func metalEnroll(ctx context.Context, c *Call, in fleet.MetalEnrollIn) (fleet.Me
 		Change: func(ctx context.Context, tx pgx.Tx) (fleet.MetalOperationOut, error) {
 			return c.enroll(ctx, tx, in, address, chain)
 		},
-		Made: func(o fleet.MetalOperationOut) string { return o.Operation.ID },
+		Made:     func(o fleet.MetalOperationOut) string { return o.Operation.ID },
+		MadeNode: func(o fleet.MetalOperationOut) string { return o.Node.ID },
 	}
 	if in.DryRun {
 		m.DryRun = func(ctx context.Context, tx pgx.Tx) (fleet.MetalOperationOut, error) {

@@ -179,7 +179,7 @@ func steer(ctx context.Context, c *Call, in fleet.VerbIn, verb fleet.Verb,
 				}
 				return fleet.MetalOperationOut{Node: &node, Plan: &fleet.Plan{Steps: []fleet.PlanStep{}, WouldBe: would}}, nil
 			}
-			return planned(node, fleet.StepsAsk{Verb: situation.Parked.Verb}, situation.Parked.Verb), nil
+			return planned(ctx, tx, node, fleet.StepsAsk{Verb: situation.Parked.Verb}, situation.Parked.Verb)
 		}
 	}
 	return Mutate(ctx, c, m)

@@ -37,7 +37,9 @@ type Call struct {
 	// alone.
 	Resource string
 
-	srv *Server
+	// decided is the resource that the call was decided on.
+	decided Target
+	srv     *Server
 }
 
 // Store is the control plane's state.

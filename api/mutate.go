@@ -50,8 +50,9 @@ type Mutation[Out any] struct {
 	// Secret says that the answer holds a secret and must not be kept.
 	Secret bool
 	Made   func(Out) string
-	// NodeID is for the audit.
-	NodeID string
+	// NodeID is for the audit; MadeNode names the node that the change made.
+	NodeID   string
+	MadeNode func(Out) string
 }
 
 // errRollback ends a transaction of a dry run without a trace.
@@ -82,7 +83,7 @@ func Mutate[Out any](ctx context.Context, c *Call, m Mutation[Out]) (Out, error)
 		if out, err = m.Change(ctx, tx); err != nil {
 			return err
 		}
-		if err := c.conclude(ctx, tx, m.NodeID, m.Secret, out, m.made(out)); err != nil || m.Last == nil {
+		if err := c.conclude(ctx, tx, m.node(out), m.Secret, out, m.made(out)); err != nil || m.Last == nil {
 			return err
 		}
 		return m.Last(ctx, tx)
@@ -95,6 +96,13 @@ func Mutate[Out any](ctx context.Context, c *Call, m Mutation[Out]) (Out, error)
 	}
 	c.Store().Notify()
 	return out, nil
+}
+
+func (m Mutation[Out]) node(out Out) string {
+	if m.MadeNode == nil {
+		return m.NodeID
+	}
+	return m.MadeNode(out)
 }
 
 func (m Mutation[Out]) made(out Out) string {
@@ -153,6 +161,7 @@ func (m Mutation[Out]) decide(ctx context.Context, c *Call, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
+	c.decided = target
 	permissions := []fleet.Permission{c.Method.Permission}
 	if m.Permissions != nil {
 		if permissions, err = m.Permissions(ctx, tx); err != nil {
@@ -220,8 +229,24 @@ func (c *Call) conclude(ctx context.Context, tx pgx.Tx, nodeID string, secret bo
 }
 
 func (c *Call) audit(nodeID, outcome, reason string, dryRun bool) store.AuditIn {
-	return store.AuditIn{TenantID: c.TenantID, Identity: c.Identity, Method: c.Method.FullName(), NodeID: nodeID, Resource: c.Resource,
+	return store.AuditIn{TenantID: c.TenantID, Identity: c.Identity, Method: c.Method.FullName(), NodeID: nodeID, Resource: c.audited(nodeID),
 		Outcome: outcome, Reason: reason, DryRun: dryRun, RequestID: c.RequestID}
+}
+
+// audited names what a call is about: what its handler says, else the resource
+// that it was decided on, else what it asked for and did not get to see.
+func (c *Call) audited(nodeID string) string {
+	switch {
+	case c.Resource != "":
+		return c.Resource
+	case c.decided.Kind != "":
+		return string(c.decided.Kind) + "/" + c.decided.ID
+	case nodeID != "":
+		return string(fleet.OnNode) + "/" + nodeID
+	case c.Method.Resource == fleet.OnTenant:
+		return string(fleet.OnTenant) + "/" + c.TenantID
+	}
+	return ""
 }
 
 // refuse audits a refusal that the audit is meant to hold, and returns it.
@@ -273,6 +298,7 @@ func Read[Out any](ctx context.Context, c *Call, nodeID string, find func(ctx co
 	var zero Out
 	target, err := find(ctx, c.Store().Pool())
 	if err == nil {
+		c.decided = target
 		err = c.Permit(c.Method.Permission, target)
 	}
 	if err != nil {

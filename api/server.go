@@ -211,6 +211,7 @@ func (s *Server) admit(ctx context.Context, c *Call) error {
 		member = member || b.TenantID == c.TenantID
 	}
 	if !member {
+		c.decided = c.OnTenant()
 		return c.refuse(ctx, "", false, fleet.Errorf(fleet.CodeAccessDenied, "no-role", "%s holds no role in tenant %s", c.Identity, c.TenantID))
 	}
 	if wait, ok := s.limits.allow(c.Identity); !ok {

@@ -185,7 +185,8 @@ func (s *Server) streamPermitted(ctx context.Context, c *Call) error {
 	if err := s.admit(ctx, c); err != nil {
 		return err
 	}
-	if err := c.Permit(fleet.PermNodesRead, c.OnTenant()); err != nil {
+	c.decided = c.OnTenant()
+	if err := c.Permit(fleet.PermNodesRead, c.decided); err != nil {
 		return c.refuse(ctx, "", false, err)
 	}
 	return nil

@@ -101,6 +101,23 @@ func expectedEnd(steps []fleet.Step, medians map[string]float64, now time.Time) 
 	return &at
 }
 
+// ExpectedSeconds are the medians of what the steps of a verb took on machines of
+// a hardware model, by step; one with fewer than five samples is left out.
+func ExpectedSeconds(ctx context.Context, q Reader, verb fleet.Verb, model string, steps []string) (map[string]float64, error) {
+	rows, err := q.Query(ctx, `SELECT st.name, m.median FROM unnest($3::text[]) AS st (name)
+		CROSS JOIN LATERAL (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY l.seconds) AS median, count(*) AS samples FROM (
+			SELECT seconds FROM step_samples WHERE verb = $1 AND step = st.name AND hardware_model = $2 ORDER BY at DESC LIMIT 100) l) m
+		WHERE m.samples >= 5`, string(verb), model, steps)
+	if err != nil {
+		return nil, fmt.Errorf("read how long the steps of %s took: %w", verb, err)
+	}
+	expected := map[string]float64{}
+	var step string
+	var seconds float64
+	_, err = pgx.ForEachRow(rows, []any{&step, &seconds}, func() error { expected[step] = seconds; return nil })
+	return expected, wrapDoing(err, "read how long the steps of "+string(verb)+" took")
+}
+
 // LoadOperation returns the view of an operation, or NOT_FOUND.
 func LoadOperation(ctx context.Context, q Reader, operationID string) (fleet.Operation, error) {
 	rows, err := q.Query(ctx, `SELECT `+operationColumns+` FROM operations o WHERE o.id = $1`, operationID)
