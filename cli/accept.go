@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -169,7 +168,7 @@ func (a *app) accept(ctx context.Context, kind acceptKind, list []acceptance, ye
 			return fmt.Errorf("print the list: %w", err)
 		}
 	}
-	if !yes && !a.confirmed(fmt.Sprintf("Accept the %s of %d machines? [y/N] ", kind.noun, len(list))) {
+	if !yes && !a.confirmed(fmt.Sprintf("Accept what is shown as the %s of these %d? [y/N] ", kind.noun, len(list))) {
 		return errors.New("nothing was accepted; pass --yes to accept without being asked")
 	}
 	for i := range list {
@@ -196,13 +195,12 @@ func (a *app) confirmed(question string) bool {
 	if a.in == nil {
 		return false
 	}
-	line, err := bufio.NewReader(a.in).ReadString('\n')
-	if err != nil && line == "" {
-		return false
-	}
+	var answer string
+	// It reads no further than the line: what follows is another command's.
+	_, err := fmt.Fscanln(a.in, &answer)
 	fmt.Fprintln(a.err)
-	answer := strings.ToLower(strings.TrimSpace(line))
-	return answer == "y" || answer == "yes"
+	answer = strings.ToLower(answer)
+	return err == nil && (answer == "y" || answer == "yes")
 }
 
 // accepted tells what became of each.

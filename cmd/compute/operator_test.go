@@ -52,8 +52,8 @@ func (u *user) exits(code int, name string, args ...string) string {
 // simMachine is a simulated machine of the test's own.
 type simMachine struct{ ID, Address, Username, Password string }
 
-// logins are all log-ins at a simulated machine, good or refused, and requests
-// all that it received.
+// traffic is what a simulated machine received: all log-ins, good or refused, and
+// all requests.
 func (u *user) traffic(id string) (logins, requests int) {
 	u.t.Helper()
 	var counts struct {
