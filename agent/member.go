@@ -38,13 +38,16 @@ type ServeConfig struct {
 	// RenewAt says when a certificate is renewed; nil is at two thirds of its
 	// life, up to a tenth sooner.
 	RenewAt func(notBefore, notAfter time.Time) time.Time
+	// SpecRetry is how long after a NodeSpec that could not be brought about, or
+	// not beside the host's own configuration, it is tried again; 0 is a minute.
+	SpecRetry time.Duration
 }
 
 func (c ServeConfig) withDefaults() ServeConfig {
 	for _, d := range []struct {
 		d *time.Duration
 		v time.Duration
-	}{{&c.Heartbeat, 10 * time.Second}, {&c.ProgressEvery, 2 * time.Second}, {&c.RetryPause, time.Second}} {
+	}{{&c.Heartbeat, 10 * time.Second}, {&c.ProgressEvery, 2 * time.Second}, {&c.RetryPause, time.Second}, {&c.SpecRetry, time.Minute}} {
 		if *d.d == 0 {
 			*d.d = d.v
 		}
@@ -102,6 +105,9 @@ type membership struct {
 	renewAt time.Time
 	// tried is the version of the NodeSpec that was tried last.
 	tried int64
+	// unsettled is a NodeSpec to be brought about, and told of, again.
+	unsettled *fleet.NodeSpec
+	again     time.Time
 }
 
 // Serve keeps a joined machine's session, runs its commands and applies its
@@ -189,7 +195,8 @@ func (m *membership) restore(ctx context.Context) error {
 	if err != nil || spec == nil {
 		return err
 	}
-	m.tried = spec.Version
+	// The session begins with it: what was told of it last may not be so any more.
+	m.tried, m.unsettled = spec.Version, spec
 	return m.cfg.State.alone(func() error {
 		_, err := m.cfg.Host.ApplySpec(ctx, *spec)
 		return err
@@ -261,11 +268,18 @@ func (m *membership) session(ctx context.Context) error {
 
 // step waits for a command or a NodeSpec and does what it says.
 func (m *membership) step(ctx context.Context) error {
+	if m.unsettled != nil && !time.Now().Before(m.again) {
+		return m.apply(ctx, *m.unsettled)
+	}
 	var out struct {
 		Command *command
 		Spec    *fleet.NodeSpec
 	}
-	_, err := m.client.post(ctx, "/node/v1/session/next", map[string]any{"waitSeconds": int(longPoll / time.Second), "spec": m.tried}, &out)
+	wait := longPoll
+	if m.unsettled != nil {
+		wait = min(wait, time.Until(m.again)+time.Second)
+	}
+	_, err := m.client.post(ctx, "/node/v1/session/next", map[string]any{"waitSeconds": int(wait / time.Second), "spec": m.tried}, &out)
 	switch {
 	case err != nil:
 		return err
@@ -306,7 +320,11 @@ func (m *membership) apply(ctx context.Context, spec fleet.NodeSpec) error {
 	} else {
 		m.cfg.Log.Info("NodeSpec applied", "version", spec.Version)
 	}
-	m.tried = spec.Version
+	m.tried, m.unsettled = spec.Version, nil
+	if err != nil || conflict != "" {
+		// What stands in the way is the host's own: nobody tells when it is gone.
+		m.unsettled, m.again = &spec, time.Now().Add(m.cfg.SpecRetry)
+	}
 	_, err = m.client.post(ctx, "/node/v1/session/spec", report, nil)
 	return err
 }

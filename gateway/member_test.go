@@ -210,14 +210,14 @@ func TestMemberLife(t *testing.T) {
 	}
 }
 
-// A NodeSpec that the host refuses is told, with what stands in the way, and is
-// not tried again and again.
+// A NodeSpec that the host refuses is told, with what stands in the way. It is
+// tried again in a while, since nobody tells the agent that the way is free.
 func TestSpecRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	h := &memberHost{uuid: "4c4c4544-0051-3910-8053-b4c04f4e3934", failing: true}
 	state, id := r.joined(h)
-	r.serve(state, h)
+	r.serve(state, h, func(c *agent.ServeConfig) { c.SpecRetry = 10 * time.Millisecond })
 	if _, err := r.Reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -230,6 +230,10 @@ func TestSpecRefused(t *testing.T) {
 	if judged != 1 || applied != 0 || why != "sshd refused it" {
 		t.Errorf("judged %d, applied %d, %q", judged, applied, why)
 	}
+	h.mu.Lock()
+	h.failing = false
+	h.mu.Unlock()
+	await(t, "the way is free", func() bool { return condition(r.node(id.NodeID), "SshConflict") == fleet.ConditionFalse })
 }
 
 // Revoked, a session is closed on its gateway and the machine comes back only by
