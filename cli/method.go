@@ -62,7 +62,7 @@ func (a *app) methodCmd(m fleet.Method) *cobra.Command {
 		bulkFlags(cmd, fields)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if from := cmd.Flags().Lookup("from"); from != nil && from.Value.String() != "" {
+		if from := cmd.Flags().Lookup("from"); m.FullName() == "metal/enroll" && from.Value.String() != "" {
 			return a.enrollSheet(cmd, m, fields)
 		}
 		in, err := a.input(cmd, m, fields, member, args)

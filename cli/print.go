@@ -44,7 +44,7 @@ func (a *app) print(answer json.RawMessage) error {
 
 // columns are shown of listed items, those that any item has.
 var columns = []string{"id", "serial", "principal", "issuedBy", "validBefore", "name", "at", "type", "method", "identity", "role", "state", "failedFrom", "provisionState", "verb", "nodeId", "siteId", "poolId",
-	"cordoned", "noScheduleReasons", "gpuModel", "admits", "outcome", "revokedBy", "revokeReason", "reason", "actor", "data", "version", "createdAt", "endedAt", "expiresAt"}
+	"cordoned", "noScheduleReasons", "gpuModel", "gpus", "used", "holder", "from", "to", "admits", "outcome", "revokedBy", "revokeReason", "reason", "actor", "data", "version", "createdAt", "endedAt", "expiresAt"}
 
 func (a *app) table(items []any, next any) error {
 	var used []string
