@@ -53,6 +53,9 @@ func documented(t *testing.T, file string, words []string) {
 		return
 	}
 	for _, word := range words {
+		if word == "--" {
+			break // what follows is another program's
+		}
 		name, isFlag := strings.CutPrefix(word, "--")
 		name, _, _ = strings.Cut(name, "=")
 		if isFlag && cmd.Flag(name) == nil {
