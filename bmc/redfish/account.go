@@ -25,7 +25,7 @@ func (c *Client) SetPassword(ctx context.Context, password string) error {
 	}
 	until := time.Now().Add(c.waits.Change)
 	tag := 0
-	for {
+	for lost := 0; ; {
 		acc, err := c.account(ctx, doing)
 		if err != nil {
 			return err
@@ -46,8 +46,12 @@ func (c *Client) SetPassword(ctx context.Context, password string) error {
 		case err != nil && (bmc.KindOf(err) != bmc.KindUnreachable || notSent(err)):
 			return err
 		}
-		if err != nil { // lost: it may have been set
-			return c.prove(ctx, password, doing)
+		if err != nil || outcomeUnknown(a, v) { // it may have been set, and if not, is set once more
+			proved := c.prove(ctx, password, doing)
+			if lost++; lost > 1 || bmc.KindOf(proved) != bmc.KindRefused {
+				return proved
+			}
+			continue
 		}
 		if time.Now().After(until) {
 			return c.failure(doing, a, v)
