@@ -156,7 +156,9 @@ type bootRun struct {
 	tagTry int
 	// confirms counts writes that were accepted but not read back as wanted.
 	confirms int
-	last     error
+	// wrote says that this run has sent something.
+	wrote bool
+	last  error
 }
 
 // SetBoot sets or clears the override and reads it back where it was written.
@@ -182,6 +184,13 @@ func (c *Client) SetBoot(ctx context.Context, want bmc.BootOverride) error {
 		if r.reached(p) {
 			return nil
 		}
+		if wait := r.spacing(); wait > 0 {
+			// What is shown may change meanwhile, and with it what is to be sent.
+			if err := c.sleep(ctx, wait, r.doing()); err != nil {
+				return err
+			}
+			continue
+		}
 		again, err := r.write(ctx, p)
 		if err != nil {
 			return err
@@ -195,6 +204,16 @@ func (c *Client) SetBoot(ctx context.Context, want bmc.BootOverride) error {
 			return r.last
 		}
 	}
+}
+
+// spacing is how long to wait before the first write of this run: some services
+// take boot settings over in the background and refuse or lose what comes right
+// after. A write that corrects the one before comes at once.
+func (r *bootRun) spacing() time.Duration {
+	if r.wrote || r.c.bootWritten.IsZero() {
+		return 0
+	}
+	return r.c.waits.Busy - time.Since(r.c.bootWritten)
 }
 
 func (r *bootRun) doing() string {
@@ -333,7 +352,9 @@ func (r *bootRun) modeToSend(p bootPlace) string {
 
 func (r *bootRun) patch(ctx context.Context, p bootPlace) (*answer, verdict, error) {
 	rq := request{method: http.MethodPatch, path: p.path, body: r.body(p), ifMatch: ifMatch(p.resource, r.tagTry), doing: r.doing()}
-	return r.c.change(ctx, rq)
+	a, v, err := r.c.change(ctx, rq)
+	r.wrote, r.c.bootWritten = true, time.Now()
+	return a, v, err
 }
 
 // ifMatch is the tag to send: the one just read, and after it was refused

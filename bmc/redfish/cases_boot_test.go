@@ -51,6 +51,7 @@ func setAndClear(t *testing.T, b *bench, want bmc.BootOverride) {
 		t.Errorf("read %+v, %v", o, err)
 	}
 	n := len(patches(b))
+	set := patches(b)[n-1].At
 	if err := c.SetBoot(b.ctx(), want); err != nil || len(patches(b)) != n {
 		t.Errorf("%v; an override that is as wanted was written again", err)
 	}
@@ -59,6 +60,9 @@ func setAndClear(t *testing.T, b *bench, want bmc.BootOverride) {
 	}
 	if !overrideIs(b, "Disabled", "None") {
 		t.Errorf("override is %+v after clearing", b.m.View(false).Override)
+	}
+	if gap := patches(b)[n].At.Sub(set); gap < 10*time.Second {
+		t.Errorf("it was cleared %v after it was set", gap)
 	}
 }
 

@@ -42,6 +42,8 @@ type Client struct {
 	ownAccount string
 	// notBefore is the earliest time of the next request, as the BMC asked.
 	notBefore time.Time
+	// bootWritten is when a boot override was written last.
+	bootWritten time.Time
 	// system is the path of the chosen ComputerSystem once it is known.
 	system string
 	quirks []string
