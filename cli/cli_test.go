@@ -118,3 +118,39 @@ func TestUsage(t *testing.T) {
 		}
 	}
 }
+
+// What a BMC offers and was learned to need is shown with what it means.
+func TestMetalGetShowsTheBMC(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"node": {"id": "node_1", "bmc": {"address": "https://10.0.0.1", "capabilities": {"driver": "redfish", "resetTypes": ["On", "ForceOff"], "virtualMedia": true},
+			"quirks": ["boot-mode-must-be-sent", "ipmi-cipher-suite-3", "of-a-later-release"], "tls": {"mode": "pin", "fingerprint": "sha256:1", "shown": "sha256:2"}}}}`)
+	}))
+	t.Cleanup(srv.Close)
+	var out bytes.Buffer
+	root := cli.New(nil, &out, io.Discard)
+	root.SetArgs([]string{"--url", srv.URL, "--tenant", "acme", "metal", "get", "node_01j00000000000000000000000"})
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	const want = `node:
+  bmc:
+    address: https://10.0.0.1
+    capabilities:
+      driver: redfish
+      resetTypes: On,ForceOff
+      virtualMedia: true
+    quirks:
+      - boot-mode-must-be-sent: the boot mode is sent along with every override
+      - ipmi-cipher-suite-3: cipher suite 3 was found to work and is tried first
+      - of-a-later-release
+    tls:
+      fingerprint: sha256:1
+      mode: pin
+      shown: sha256:2
+  id: node_1
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("shown (-want +got):\n%s", diff)
+	}
+}

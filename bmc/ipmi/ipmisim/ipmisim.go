@@ -61,8 +61,6 @@ esac
 type Config struct {
 	// Password is another one, of up to 16 bytes: it keeps no more.
 	Password string
-	// Sessions is how many the account may have open.
-	Sessions int
 	GUID     string
 	// NoFRU leaves out the board's names.
 	NoFRU bool
@@ -77,7 +75,7 @@ func Start(t testing.TB) *Sim {
 // StartWith starts one that differs from the usual.
 func StartWith(t testing.TB, c Config) *Sim {
 	t.Helper()
-	c = Config{Password: c.Password, Sessions: cmp.Or(c.Sessions, 10), GUID: cmp.Or(c.GUID, GUID), NoFRU: c.NoFRU}
+	c = Config{Password: c.Password, GUID: cmp.Or(c.GUID, GUID), NoFRU: c.NoFRU}
 	s := &Sim{t: t, Dir: t.TempDir(), Port: FreePort(t)}
 	s.Write("power", "0\n", 0o600)
 	s.Write("boot", "none\n", 0o600)
@@ -96,8 +94,8 @@ set_working_mc 0x20
     guid %s
   endlan
   chassis_control "%s/chassis %s"
-  user 2 true %q %q admin %d
-`, s.Port, c.GUID, s.Dir, s.Dir, User, Password, c.Sessions), 0o600)
+  user 2 true %q %q admin 10
+`, s.Port, c.GUID, s.Dir, s.Dir, User, Password), 0o600)
 	board := ""
 	if !c.NoFRU {
 		board = fmt.Sprintf("mc_add_fru_data 0x20 0 %d file 0 \"%s/fru.bin\"\n", len(fru("Acme", "GPU Server 8", "SN-0042")), s.Dir)
