@@ -86,6 +86,7 @@ type statusError struct {
 	// Reason is the answer's word for programs.
 	Reason     string
 	Detail     string
+	YouCan     []string
 	retryAfter time.Duration
 }
 
@@ -135,9 +136,12 @@ func (c *client) post(ctx context.Context, path string, in, out any) (bool, erro
 
 func problemOf(resp *http.Response, b []byte) error {
 	e := &statusError{Status: resp.StatusCode}
-	var p struct{ Reason, Detail string }
+	var p struct {
+		Reason, Detail string
+		YouCan         []string
+	}
 	if json.Unmarshal(b, &p) == nil {
-		e.Reason, e.Detail = p.Reason, p.Detail
+		e.Reason, e.Detail, e.YouCan = p.Reason, p.Detail, p.YouCan
 	}
 	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
 		e.retryAfter = time.Duration(s) * time.Second

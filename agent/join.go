@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/bettercompute/compute/fleet"
@@ -71,7 +72,11 @@ func Join(ctx context.Context, cfg JoinConfig, host Identified) (Identity, error
 	_, err = c.persist(ctx, "/node/v1/join", map[string]any{"token": cfg.Token, "csr": string(csr), "hardware": hw, "inventory": inv}, &out)
 	var status *statusError
 	if errors.As(err, &status) {
-		return Identity{}, fmt.Errorf("%w: %s (%s)", ErrJoinRefused, status.Detail, status.Reason)
+		ways := ""
+		if len(status.YouCan) > 0 {
+			ways = "; you can: " + strings.Join(status.YouCan, ", ")
+		}
+		return Identity{}, fmt.Errorf("%w: %s (%s)%s", ErrJoinRefused, status.Detail, status.Reason, ways)
 	}
 	if err != nil {
 		return Identity{}, fmt.Errorf("join: %w", err)

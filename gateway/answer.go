@@ -19,6 +19,8 @@ type problem struct {
 	Code   string `json:"code"`
 	Reason string `json:"reason,omitempty"`
 	Detail string `json:"detail"`
+	// YouCan are the ways out, for a person.
+	YouCan []string `json:"youCan,omitempty"`
 }
 
 func answerProblem(w http.ResponseWriter, status int, code, reason, detail string) {
@@ -61,7 +63,9 @@ func (g *Gateway) answerError(w http.ResponseWriter, r *http.Request, err error)
 	if e.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(e.RetryAfter.Seconds()))))
 	}
-	answerProblem(w, status, string(e.Code), e.Reason, e.Detail)
+	w.Header().Set("Content-Type", "application/problem+json")
+	youCan, _ := e.Members["youCan"].([]string) // absent where there is none
+	writeJSON(w, status, problem{Status: status, Code: string(e.Code), Reason: e.Reason, Detail: e.Detail, YouCan: youCan})
 }
 
 // readJSON reads a bounded body. Members that we do not know are left alone: an

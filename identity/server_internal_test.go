@@ -2,7 +2,9 @@ package identity
 
 import (
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"math/big"
 	"testing"
 	"time"
 )
@@ -19,6 +21,36 @@ func TestVerifyPinned(t *testing.T) {
 		t.Fatal(err)
 	}
 	chain := []*x509.Certificate{c.Leaf, ca.Cert}
+	between, err := ca.NewIntermediate("nodes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer, err := NewIssuer(between, ca.Cert, "compute.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued, err := issuer.Issue(c.Leaf.PublicKey, Grant{NodeID: "gw.example", Generation: 1, Serial: "1", At: time.Now(), NotAfter: time.Now().Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(issued)
+	node, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A node's certificate with the gateway's names, which its CA would never sign.
+	named := *node
+	named.DNSNames, named.SerialNumber = []string{"gw.example"}, big.NewInt(2)
+	posing, err := sign(&named, between.Cert, c.Leaf.PublicKey, between.Signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := named
+	server.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	below, err := sign(&server, between.Cert, c.Leaf.PublicKey, between.Signer)
+	if err != nil {
+		t.Fatal(err)
+	}
 	now := time.Now()
 	for name, v := range map[string]struct {
 		chain []*x509.Certificate
@@ -26,15 +58,18 @@ func TestVerifyPinned(t *testing.T) {
 		at    time.Time
 		ok    bool
 	}{
-		"by name":              {chain, "gw.example", now, true},
-		"by address":           {chain, "192.0.2.1", now, true},
-		"another name":         {chain, "evil.example", now, false},
-		"another address":      {chain, "192.0.2.2", now, false},
-		"clock days behind":    {chain, "gw.example", now.AddDate(0, 0, -9), true},
-		"clock at the epoch":   {chain, "gw.example", time.Unix(0, 0), true},
-		"certificate expired":  {chain, "gw.example", now.AddDate(0, 0, 9), false},
-		"chain without the CA": {chain[:1], "gw.example", now, false},
-		"the CA itself":        {chain[1:], "gw.example", now, false},
+		"by name":                            {chain, "gw.example", now, true},
+		"by address":                         {chain, "192.0.2.1", now, true},
+		"another name":                       {chain, "evil.example", now, false},
+		"another address":                    {chain, "192.0.2.2", now, false},
+		"clock days behind":                  {chain, "gw.example", now.AddDate(0, 0, -9), true},
+		"clock at the epoch":                 {chain, "gw.example", time.Unix(0, 0), true},
+		"certificate expired":                {chain, "gw.example", now.AddDate(0, 0, 9), false},
+		"chain without the CA":               {chain[:1], "gw.example", now, false},
+		"a node's certificate":               {[]*x509.Certificate{node, between.Cert, ca.Cert}, "gw.example", now, false},
+		"a node's certificate with our name": {[]*x509.Certificate{posing, between.Cert, ca.Cert}, "gw.example", now, false},
+		"a server's below the CA of nodes":   {[]*x509.Certificate{below, between.Cert, ca.Cert}, "gw.example", now, false},
+		"the CA itself":                      {chain[1:], "gw.example", now, false},
 	} {
 		err := verifyPinned(v.chain, ca.Fingerprint(), v.host, v.at)
 		if (err == nil) != v.ok || (err != nil && !errors.Is(err, ErrNotPinned)) {
