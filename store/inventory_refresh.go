@@ -58,6 +58,10 @@ func (s *Store) RefreshInventory(ctx context.Context, nodeID string, power fleet
 			return fmt.Errorf("read the former inventory of node %s: %w", nodeID, err)
 		}
 		recorded = true
+		// The machine was compared before it was read.
+		if _, err := tx.Exec(ctx, `UPDATE bmcs SET identity_shown = NULL WHERE node_id = $1 AND identity_shown IS NOT NULL`, nodeID); err != nil {
+			return fmt.Errorf("forget the other machine of node %s: %w", nodeID, err)
+		}
 		if doc == nil {
 			return storeInventory(ctx, tx, nodeID, seen, &seen)
 		}

@@ -77,15 +77,16 @@ func (s *InventorySweep) look(ctx context.Context, d store.DueBMC, until time.Ti
 	defer close(done)
 	wg.Go(func() { s.giveWay(ctx, d.NodeID, done, stop) })
 	power, seen, err := s.read(reading, d, until)
+	if err == nil { // not every driver has compared the machine
+		is := fleet.BMCIdentity{Manufacturer: seen.Vendor, Model: seen.Model, Serial: seen.Serial, UUID: seen.UUID}
+		err = bmc.CompareIdentity("read the hardware", &d.Identity, is)
+	}
+	var other *bmc.Error
+	if errors.As(err, &other) && other.ShownIdentity != nil {
+		return errors.Join(err, s.Store.MachineChanged(ctx, d.NodeID, *other.ShownIdentity, other.Cause))
+	}
 	if err != nil {
 		return errors.Join(err, context.Cause(reading))
-	}
-	is := fleet.BMCIdentity{Manufacturer: seen.Vendor, Model: seen.Model, Serial: seen.Serial, UUID: seen.UUID}
-	if err := bmc.CompareIdentity("read the hardware", &d.Identity, is); err != nil {
-		if bmc.KindOf(err) == bmc.KindWrongMachine {
-			return errors.Join(err, s.Store.MachineChanged(ctx, d.NodeID, is, err.Error()))
-		}
-		return err
 	}
 	recorded, err := s.Store.RefreshInventory(ctx, d.NodeID, power, seen)
 	if err == nil && !recorded {

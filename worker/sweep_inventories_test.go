@@ -128,13 +128,38 @@ func TestInventorySweepGivesWay(t *testing.T) {
 func TestInventorySweepStranger(t *testing.T) {
 	t.Parallel()
 	s := newSweeps(t)
-	s.machine.inventory = func(context.Context) (fleet.Inventory, error) { return fleet.Inventory{Serial: "s2"}, nil }
-	if inv := s.round(); inv != nil {
-		t.Errorf("recorded %+v of another machine", inv)
+	shown := func() *fleet.BMCIdentity {
+		t.Helper()
+		m, err := store.LoadMetal(t.Context(), s.pool, "node_a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.BMC.ShownIdentity
 	}
-	var told int
-	if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE type = 'security.bmc.identity-changed'`).Scan(&told); err != nil || told != 1 {
-		t.Errorf("%d events tell of it (%v), want 1", told, err)
+	for told, read := range []func(context.Context) (fleet.Inventory, error){
+		// A driver that leaves the comparison to its caller, and one that makes it.
+		func(context.Context) (fleet.Inventory, error) { return fleet.Inventory{Serial: "s2"}, nil },
+		func(context.Context) (fleet.Inventory, error) {
+			return fleet.Inventory{}, bmc.CompareIdentity("read", &fleet.BMCIdentity{Serial: "s1"}, fleet.BMCIdentity{Serial: "s3"})
+		},
+	} {
+		s.machine.inventory = read
+		s.exec(`UPDATE bmcs SET next_inventory_at = now()`)
+		if inv := s.round(); inv != nil {
+			t.Errorf("recorded %+v of another machine", inv)
+		}
+		var events int
+		if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE type = 'security.bmc.identity-changed'`).Scan(&events); err != nil || events != told+1 {
+			t.Errorf("%d events tell of it (%v), want %d", events, err, told+1)
+		}
+		if is := shown(); is == nil || is.Serial == "s1" {
+			t.Errorf("the other machine is shown as %+v", is)
+		}
+	}
+	s.machine.inventory = func(context.Context) (fleet.Inventory, error) { return fleet.Inventory{Serial: "s1"}, nil }
+	s.exec(`UPDATE bmcs SET next_inventory_at = now()`)
+	if s.round() == nil || shown() != nil {
+		t.Errorf("back again, the other machine is still shown: %+v", shown())
 	}
 }
 
