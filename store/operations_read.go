@@ -18,6 +18,7 @@ type operationRow struct {
 	State       fleet.OperationState
 	Steps       []fleet.Step
 	WaitingFor  *fleet.WaitingFor
+	Failing     *fleet.WaitingFor
 	Error       *fleet.OperationError
 	LeftBehind  []string
 	NextID      *string
@@ -36,7 +37,7 @@ type listedRow struct {
 // operationColumns are operationRow's. Of a live operation the last 100
 // samples of each of its steps on the same hardware model give the median,
 // where there are five at least.
-const operationColumns = `o.id, o.node_id, o.verb, o.state, o.steps, o.waiting_for, o.error, o.left_behind, o.next_id, o.run_id,
+const operationColumns = `o.id, o.node_id, o.verb, o.state, o.steps, o.waiting_for, o.failing, o.error, o.left_behind, o.next_id, o.run_id,
 	o.requested_by, o.created_at, o.ended_at,
 	CASE WHEN o.state IN ('pending', 'running', 'waiting') THEN (
 		SELECT jsonb_object_agg(st.name, m.median) FROM (SELECT DISTINCT x->>'name' AS name FROM jsonb_array_elements(o.steps) x) st
@@ -49,6 +50,13 @@ func (r *operationRow) view(now time.Time) fleet.Operation {
 	o := fleet.Operation{ID: r.ID, NodeID: r.NodeID, Verb: r.Verb, State: r.State, Steps: r.Steps, WaitingFor: r.WaitingFor, Error: r.Error,
 		LeftBehind: r.LeftBehind, Next: orEmpty(r.NextID), WorkflowID: fleet.WorkflowID(r.ID), RunID: orEmpty(r.RunID),
 		RequestedBy: r.RequestedBy, CreatedAt: fleet.At(r.CreatedAt), EndedAt: fleet.AtPtr(r.EndedAt)}
+	if r.Failing != nil && o.State.Live() {
+		w := *r.Failing
+		if o.WaitingFor != nil {
+			w.What += "; besides, it waits for " + o.WaitingFor.Actor + ": " + o.WaitingFor.What
+		}
+		o.WaitingFor = &w
+	}
 	if o.Steps == nil {
 		o.Steps = []fleet.Step{}
 	}

@@ -20,7 +20,8 @@ type OpenOperation struct {
 	Delivered, Queued bool
 	// Present says that it was made in the present epoch.
 	Present bool
-	Waiting *fleet.WaitingFor
+	// Failing says since when its workflow's tasks fail; nil while they do not.
+	Failing *fleet.WaitingFor
 }
 
 // ClaimOpenOperations claims open operations that no sweep looked at for a
@@ -34,12 +35,12 @@ func (s *Store) ClaimOpenOperations(ctx context.Context, every time.Duration, li
 			ORDER BY coalesce(swept_at, created_at) LIMIT $2 FOR UPDATE SKIP LOCKED)
 		UPDATE operations o SET swept_at = now() FROM due, cluster_epoch e WHERE o.id = due.id
 		RETURNING o.id, o.node_id, o.parked, o.delivered_at IS NOT NULL,
-			EXISTS (SELECT FROM dispatch d WHERE d.operation_id = o.id AND d.kind = 'start'), o.epoch = e.epoch, o.waiting_for`, every, limit)
+			EXISTS (SELECT FROM dispatch d WHERE d.operation_id = o.id AND d.kind = 'start'), o.epoch = e.epoch, o.failing`, every, limit)
 	if err != nil {
 		return nil, fmt.Errorf("claim open operations: %w", err)
 	}
 	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (o OpenOperation, err error) {
-		return o, r.Scan(&o.ID, &o.NodeID, &o.Parked, &o.Delivered, &o.Queued, &o.Present, &o.Waiting)
+		return o, r.Scan(&o.ID, &o.NodeID, &o.Parked, &o.Delivered, &o.Queued, &o.Present, &o.Failing)
 	})
 	return list, wrapDoing(err, "claim open operations")
 }
@@ -119,23 +120,22 @@ func (s *Store) RestartLost(ctx context.Context, operationID string) error {
 const workerActor = "worker"
 
 // ShowFailingTask shows on an operation that its workflow cannot go on, or with
-// "" that it can again.
+// "" that it can again. What the operation itself waits for stays beside it: a
+// wait that nobody looks at any more never ends.
 func (s *Store) ShowFailingTask(ctx context.Context, o OpenOperation, what string) error {
-	shown := o.Waiting != nil && o.Waiting.Actor == workerActor
 	if what == "" {
-		if !shown {
+		if o.Failing == nil {
 			return nil
 		}
-		_, err := s.pool.Exec(ctx, `UPDATE operations SET waiting_for = NULL WHERE id = $1 AND waiting_for->>'actor' = $2`, o.ID, workerActor)
+		_, err := s.pool.Exec(ctx, `UPDATE operations SET failing = NULL WHERE id = $1`, o.ID)
 		return wrapDoing(err, "record that operation "+o.ID+" goes on")
 	}
 	w := fleet.WaitingFor{Actor: workerActor, What: what, Since: fleet.At(time.Now()), Then: "the operation goes on where it was",
-		YouCan: []string{"run a worker version that can replay it", "metal/abort"}}
-	if shown {
-		w.Since = o.Waiting.Since
+		YouCan: []string{"run a worker version that can replay it", "metal/abort, or for a drain nodes/uncordon"}}
+	if o.Failing != nil {
+		w.Since = o.Failing.Since
 	}
-	_, err := s.pool.Exec(ctx, `UPDATE operations SET waiting_for = $2
-		WHERE id = $1 AND state IN ('pending', 'running', 'waiting') AND (waiting_for IS NULL OR waiting_for->>'actor' = $3)`, o.ID, w, workerActor)
+	_, err := s.pool.Exec(ctx, `UPDATE operations SET failing = $2 WHERE id = $1 AND state IN ('pending', 'running', 'waiting')`, o.ID, w)
 	return wrapDoing(err, "record that operation "+o.ID+" cannot go on")
 }
 

@@ -113,8 +113,8 @@ func TestClaimOpenOperations(t *testing.T) {
 	}
 }
 
-// A failing workflow task is shown on the operation and taken away again, and
-// never hides what the operation itself waits for.
+// A failing workflow task is shown on the operation, beside what the operation
+// itself waits for, and taken away again.
 func TestShowFailingTask(t *testing.T) {
 	t.Parallel()
 	o := newOps(t)
@@ -127,27 +127,27 @@ func TestShowFailingTask(t *testing.T) {
 		}
 		return op.WaitingFor
 	}
-	if err := o.ShowFailingTask(t.Context(), store.OpenOperation{ID: "op_1"}, "it panics"); err != nil {
-		t.Fatal(err)
+	fails := func(failing *fleet.WaitingFor, what string) {
+		t.Helper()
+		if err := o.ShowFailingTask(t.Context(), store.OpenOperation{ID: "op_1", Failing: failing}, what); err != nil {
+			t.Fatal(err)
+		}
 	}
-	w := shown()
-	if w == nil || w.What != "it panics" {
-		t.Fatalf("waitingFor = %+v, want the failing task", w)
-	}
-	if err := o.ShowFailingTask(t.Context(), store.OpenOperation{ID: "op_1", Waiting: w}, ""); err != nil {
-		t.Fatal(err)
-	}
-	if w = shown(); w != nil {
-		t.Errorf("waitingFor = %+v after the task went well, want none", w)
+	fails(nil, "it panics")
+	first := shown()
+	if first == nil || first.What != "it panics" {
+		t.Fatalf("waitingFor = %+v, want the failing task", first)
 	}
 	if err := o.SetWaiting(t.Context(), "op_1", &fleet.WaitingFor{Actor: "dev:owner", What: "held"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.ShowFailingTask(t.Context(), store.OpenOperation{ID: "op_1", Waiting: shown()}, "it panics"); err != nil {
-		t.Fatal(err)
+	fails(first, "it panics again")
+	if w := shown(); w == nil || w.What != "it panics again; besides, it waits for dev:owner: held" || w.Since != first.Since {
+		t.Errorf("waitingFor = %+v, want both, since %s", w, first.Since)
 	}
-	if w = shown(); w == nil || w.What != "held" {
-		t.Errorf("waitingFor = %+v, want the hold", w)
+	fails(first, "")
+	if w := shown(); w == nil || w.What != "held" {
+		t.Errorf("waitingFor = %+v after the task went well, want the hold", w)
 	}
 }
 
