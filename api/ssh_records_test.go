@@ -1,6 +1,8 @@
 package api_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/bettercompute/compute/api"
 	"github.com/bettercompute/compute/devidp"
 	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
 )
 
 // An identity gets so many certificates an hour, over all nodes and API
@@ -65,6 +70,44 @@ func TestSSHCertRate(t *testing.T) {
 	r.exec(`UPDATE ssh_certs SET created_at = created_at - interval '1 hour' WHERE serial = (SELECT serial FROM ssh_certs WHERE issued_by = 'dev:oncall' ORDER BY created_at LIMIT 1)`)
 	r.issue()
 	r.refused("oncall", "nodes/issueSshCert", r.ask(), fleet.CodeRateLimited, "ssh-certs-per-hour")
+}
+
+// The count waits for a certificate that another process is issuing to the same
+// identity, on whatever node.
+func TestSSHCertRateWaits(t *testing.T) {
+	t.Parallel()
+	r := newSSHRig(t, api.SSHOptions{PerHour: 1})
+	other := r.enrolled("127.0.0.34", fleet.Adopted).ID
+	var got *problem
+	done := make(chan struct{})
+	err := r.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if err := store.LockSSHIssuer(ctx, tx, "dev:oncall"); err != nil {
+			return err
+		}
+		if err := store.LockNode(ctx, tx, other); err != nil {
+			return err
+		}
+		go func() { defer close(done); got = r.call("oncall", "nodes/issueSshCert", r.ask(), nil) }()
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for r.count(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database() WHERE l.locktype = 'advisory' AND NOT l.granted`) == 0 {
+			select {
+			case <-done:
+				return errors.New("the call did not wait")
+			case <-tick.C:
+			}
+		}
+		_, err := store.InsertSSHCert(ctx, tx, store.NewSSHCert{NodeID: other, TenantID: "acme", Principal: "root@" + other, IssuedBy: "dev:oncall", KeyHash: "h",
+			ValidAfter: time.Now(), ValidBefore: time.Now().Add(time.Hour)})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	if got == nil || got.Code != fleet.CodeRateLimited {
+		t.Errorf("after it: %+v, want RATE_LIMITED", got)
+	}
 }
 
 // A repeat with the same Idempotency-Key answers the same certificate, and no

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"encoding/base64"
 	"errors"
 	"strings"
@@ -36,7 +35,7 @@ func parseSSHKey(text string) (ssh.PublicKey, error) {
 		return nil, errSSHKey
 	}
 	key, err := ssh.ParsePublicKey(blob)
-	if err != nil || key.Type() != kind || !bytes.Equal(key.Marshal(), blob) || weakSSHKey(key) {
+	if err != nil || key.Type() != kind || weakSSHKey(key) {
 		return nil, errSSHKey
 	}
 	return key, nil
