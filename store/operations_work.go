@@ -51,6 +51,10 @@ func (s *Store) LoadWork(ctx context.Context, operationID string) (fleet.Work, e
 			w.Pool.GPUsPerNode = *gpus
 		}
 	}
-	w.Waits = fleet.WaitsFor(w.Site, w.BMCIdentity.Model, s.TimeScale)
+	scale := s.WaitScale
+	if scale == 0 {
+		scale = s.TimeScale
+	}
+	w.Waits = fleet.WaitsFor(w.Site, w.BMCIdentity.Model, scale)
 	return w, nil
 }

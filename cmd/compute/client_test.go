@@ -83,7 +83,7 @@ func get(t *testing.T, url string) (int, string) {
 }
 
 // patience bounds what a test waits for; reaching it is a failure.
-const patience = 5 * time.Minute
+const patience = 8 * time.Minute
 
 // until looks until there is what is wanted. The look says what is still
 // missing, "" when nothing is.

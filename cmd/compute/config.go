@@ -19,7 +19,7 @@ import (
 type stateConfig struct {
 	databaseURL, keyset, bootKey string
 	gatewayURL, bootURL          string
-	timeScale                    float64
+	timeScale, waitScale         float64
 }
 
 // flags adds the configuration's flags, whose defaults are the environment's.
@@ -30,11 +30,16 @@ func (c *stateConfig) flags(cmd *cobra.Command) {
 	f.StringVar(&c.bootKey, "boot-key", os.Getenv("COMPUTE_BOOT_KEY"), "file of the key that boot ids are made with (COMPUTE_BOOT_KEY)")
 	f.StringVar(&c.gatewayURL, "gateway-url", os.Getenv("COMPUTE_GATEWAY_URL"), "where machines reach the gateway's TLS listener (COMPUTE_GATEWAY_URL)")
 	f.StringVar(&c.bootURL, "boot-url", os.Getenv("COMPUTE_BOOT_URL"), "where machines fetch boot files and report (COMPUTE_BOOT_URL)")
-	scale, err := strconv.ParseFloat(os.Getenv("COMPUTE_TIME_SCALE"), 64)
-	if err != nil || scale <= 0 {
-		scale = 1
+	f.Float64Var(&c.timeScale, "time-scale", scaleFrom("COMPUTE_TIME_SCALE", 1), "divides waiting times, for simulated racks (COMPUTE_TIME_SCALE)")
+	f.Float64Var(&c.waitScale, "wait-scale", scaleFrom("COMPUTE_WAIT_SCALE", 0), "divides the bounds of operations' waits otherwise than --time-scale does; 0 as it (COMPUTE_WAIT_SCALE)")
+}
+
+// scaleFrom is a scale of the environment; what is none is as if it were not set.
+func scaleFrom(name string, unset float64) float64 {
+	if scale, err := strconv.ParseFloat(os.Getenv(name), 64); err == nil && scale > 0 {
+		return scale
 	}
-	f.Float64Var(&c.timeScale, "time-scale", scale, "divides waiting times, for simulated racks (COMPUTE_TIME_SCALE)")
+	return unset
 }
 
 // open reads the keys and connects to the database.
@@ -42,7 +47,7 @@ func (c *stateConfig) open(ctx context.Context) (*store.Store, error) {
 	if c.databaseURL == "" {
 		return nil, errors.New("no database is configured: set DATABASE_URL or --database-url")
 	}
-	opts := store.Options{BootURL: c.bootURL, GatewayURL: c.gatewayURL, TimeScale: c.timeScale}
+	opts := store.Options{BootURL: c.bootURL, GatewayURL: c.gatewayURL, TimeScale: c.timeScale, WaitScale: c.waitScale}
 	var err error
 	if c.keyset != "" {
 		if opts.Seal, err = seal.Load(c.keyset); err != nil {

@@ -24,6 +24,8 @@ type devOptions struct {
 	nodes     int
 	profile   string
 	timeScale float64
+	// waitScale is the services' --wait-scale; 0 leaves it to them.
+	waitScale float64
 	wipe      bool
 }
 

@@ -15,7 +15,11 @@ import (
 
 // env is what all our processes of the stack are told.
 func (d *devStack) env() []string {
-	return []string{
+	var more []string
+	if d.waitScale > 0 {
+		more = append(more, "COMPUTE_WAIT_SCALE="+strconv.FormatFloat(d.waitScale, 'g', -1, 64))
+	}
+	return append(more, []string{
 		"DATABASE_URL=" + d.database,
 		"TEMPORAL_ADDRESS=" + d.temporalAddress(),
 		"TEMPORAL_NAMESPACE=" + d.config.Namespace,
@@ -33,7 +37,7 @@ func (d *devStack) env() []string {
 		"COMPUTE_LISTEN=" + loopback(d.ports.API),
 		"COMPUTE_ISSUERS=dev=" + httpURL(d.ports.Issuer) + "," + devidp.Audience,
 		"COMPUTE_TIME_SCALE=" + strconv.FormatFloat(d.timeScale, 'g', -1, 64),
-	}
+	}...)
 }
 
 func (d *devStack) gatewayURL() string { return "https://" + loopback(d.ports.Gateway) }

@@ -20,6 +20,7 @@ func TestIPMILifecycle(t *testing.T) {
 	t.Parallel()
 	sim := ipmisim.Start(t)
 	u := startUser(t)
+	u.ownSite("ipmi", "--graceful-seconds", "3") // its chassis obeys no graceful shutdown
 	password := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(password, []byte(ipmisim.Password), 0o600); err != nil {
 		t.Fatal(err)

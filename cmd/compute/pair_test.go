@@ -57,7 +57,7 @@ func startPair(t *testing.T, nodes int) *pair {
 	state := t.TempDir()
 	buildStack(t, state)
 	var said bytes.Buffer
-	d, unlock, err := newDevStack(t.Context(), devOptions{state: state, nodes: nodes, timeScale: pairScale}, &said)
+	d, unlock, err := newDevStack(t.Context(), devOptions{state: state, nodes: nodes, timeScale: pairScale, waitScale: 3}, &said)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,13 +101,17 @@ func startStack(t *testing.T, state string) *stack {
 	return s
 }
 
+// waitScale leaves an operation's waits bounds that only what hangs reaches.
+const waitScale = "COMPUTE_WAIT_SCALE=3"
+
 func launchStack(t *testing.T, state string, nodes int) *stack {
 	t.Helper()
 	s := &stack{state: state, cmd: exec.Command(filepath.Join(state, "bin", "compute"), "dev", "--state", state, "--nodes", strconv.Itoa(nodes)),
 		seen: make(chan struct{}, 1)}
 	s.cmd.Dir = "../.."
-	// What is waited for below comes about in seconds.
-	s.cmd.Env = append(os.Environ(), "COMPUTE_SWEEP_EVERY=2s")
+	// What is waited for below comes about in seconds; a bound of an operation is
+	// not reached by a slow machine.
+	s.cmd.Env = append(os.Environ(), "COMPUTE_SWEEP_EVERY=2s", waitScale)
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

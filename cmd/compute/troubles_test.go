@@ -17,7 +17,7 @@ func TestTroubles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	// One minute of a BMC's absence is enough for a person to be told.
-	r.ok("sites/update", obj{"siteId": r.site, "timeouts": obj{"bmcAway": 60}}, nil)
+	r.ok("sites/update", obj{"siteId": r.site, "timeouts": obj{"bmcAway": 60, "powerChange": 36000, "callIn": 36000}}, nil)
 	r.startWorker()
 	for name, run := range map[string]func(*testing.T, *rig){
 		"Unreachable": unreachable, "NameOutsideNetworks": nameOutside,
