@@ -243,3 +243,78 @@ func TestCordonRace(t *testing.T) {
 	}
 	r.sound()
 }
+
+// Reservations race for a pool, and as many are made as fit.
+func TestReservationsManyClients(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	r.deployed(pool, 8)
+	r.offer(pool, 5)
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			tenant, subject := "acme", "owner"
+			if i%2 == 0 {
+				tenant, subject = "globex", "owner2"
+			}
+			p := r.call(subject, "reservations/create", reserve(tenant, pool, 2, time.Hour, 2*time.Hour), nil)
+			if p != nil && p.Reason != "no-capacity" && p.Reason != "quota-exceeded" {
+				t.Errorf("refused: %+v", *p)
+			}
+		})
+	}
+	wg.Wait()
+	if n := r.count(`SELECT sum(gpus) FROM reservations`); n != 8 {
+		t.Errorf("%d GPUs of 8 are reserved", n)
+	}
+	if n := r.count(`SELECT coalesce(sum(gpus), 0) FROM reservations WHERE tenant_id = 'globex'`); n > 5 {
+		t.Errorf("globex reserved %d with a quota of 5", n)
+	}
+}
+
+// Several processes go through a queue while room comes up: its order is kept at
+// every moment, and all of the room is used.
+func TestQueueManyProcesses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	r.deployed(pool, 4)
+	r.deployed(pool, 4)
+	var held, queue []string
+	for range 4 {
+		held = append(held, r.mustTake("owner", take("acme", pool, 2)).ID)
+	}
+	for range 8 {
+		queue = append(queue, r.waits("owner", take("acme", pool, 1)).ID)
+	}
+	stores := []*store.Store{r.store, store.New(storetest.Again(t, r.store.Pool()), r.store.Options)}
+	t.Cleanup(stores[1].Close)
+	for i, id := range held {
+		var wg sync.WaitGroup
+		for _, s := range append(stores, stores...) {
+			wg.Go(func() {
+				if _, err := s.PlaceQueued(t.Context(), pool); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		r.release("owner", "acme", id)
+		wg.Wait()
+		for _, s := range stores {
+			if _, err := s.PlaceQueued(t.Context(), pool); err != nil { // as the next round does
+				t.Fatal(err)
+			}
+		}
+		for j, id := range queue {
+			want := fleet.AllocationQueued
+			if j < 2*(i+1) {
+				want = fleet.AllocationActive
+			}
+			if got := r.stateOf(id); got != want {
+				t.Errorf("with room for %d, number %d of the queue is %s, want %s", 2*(i+1), j+1, got, want)
+			}
+		}
+	}
+	r.sound()
+}
