@@ -25,6 +25,12 @@ type driver struct {
 	logins   int
 	logouts  int
 	ip       string
+	// loggingIn is told of each login, which then waits for mayLogIn; nil is no
+	// wait.
+	loggingIn, mayLogIn chan struct{}
+	// asks is how long the BMC asks to be left alone, toldQuiet what an opening
+	// was told of it.
+	asks, toldQuiet time.Duration
 }
 
 func (d *driver) open(ctx context.Context, target bmc.Target, opts bmc.Options) (bmc.Client, error) {
@@ -32,6 +38,10 @@ func (d *driver) open(ctx context.Context, target bmc.Target, opts bmc.Options) 
 		return nil, &bmc.Error{Kind: bmc.KindNotAllowed, Doing: "dial", Cause: err.Error()}
 	}
 	c := &conversation{driver: d, opts: opts, quirks: target.Quirks}
+	d.toldQuiet = time.Until(opts.NotBefore())
+	if d.asks > 0 {
+		opts.Hinted(time.Now().Add(d.asks))
+	}
 	if opts.Session != nil {
 		uri, _, err := opts.Session.Load(ctx)
 		if err != nil || uri != "" {
@@ -39,6 +49,10 @@ func (d *driver) open(ctx context.Context, target bmc.Target, opts bmc.Options) 
 		}
 	}
 	d.logins++
+	if d.loggingIn != nil {
+		d.loggingIn <- struct{}{}
+		<-d.mayLogIn
+	}
 	if target.Password != d.password {
 		return nil, &bmc.Error{Kind: bmc.KindAuth, Doing: "log in", Cause: "401"}
 	}
