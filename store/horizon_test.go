@@ -52,6 +52,19 @@ func TestEventHorizon(t *testing.T) {
 		t.Errorf("read %v after both committed, want both in order", got)
 	}
 
+	// Numbers that a rollback leaves unused stop no reader.
+	undone, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	event(undone, "node.undone")
+	if err := undone.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); len(got) != 2 {
+		t.Errorf("read %v after a rollback, want the two that were committed", got)
+	}
+
 	// A dispatcher that waits for Temporal holds no reader up.
 	s := store.New(pool, store.Options{})
 	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
