@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -184,6 +185,44 @@ func TestJoinsRaceOverHTTP(t *testing.T) {
 				t.Errorf("%d certificates hold, want 1", n)
 			}
 		})
+	}
+}
+
+// A flood of joins by bad tokens is slowed, makes nothing, and holds up nobody who
+// shows a node's certificate.
+func TestJoinFlood(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	cert, node := r.rawJoin(newKey(t), machineNumber(31), r.joinToken(1))
+	before := r.count(`SELECT count(*) FROM nodes`)
+	body := map[string]any{"token": "guess", "csr": csrOf(t, newKey(t)), "hardware": map[string]any{"uuid": machineNumber(32)}}
+	var slowed atomic.Bool
+	var wg sync.WaitGroup
+	deadline := time.Now().Add(time.Minute)
+	for range 8 {
+		wg.Go(func() {
+			for !slowed.Load() && time.Now().Before(deadline) {
+				status, _ := r.post("/node/v1/join", "", body)
+				switch status {
+				case http.StatusTooManyRequests:
+					slowed.Store(true)
+				case http.StatusForbidden, http.StatusServiceUnavailable:
+				default:
+					t.Errorf("a bad token: %d", status)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if !slowed.Load() {
+		t.Fatal("a flood of joins is never refused")
+	}
+	if status, out := r.asMachine(cert, "/node/v1/session", "", map[string]any{}); status != http.StatusOK || out["nodeId"] != node {
+		t.Errorf("a node in a flood of joins: %d %v", status, out)
+	}
+	if n := r.count(`SELECT count(*) FROM nodes`); n != before {
+		t.Errorf("%d nodes, were %d", n, before)
 	}
 }
 
