@@ -63,7 +63,7 @@ func buildStack(t *testing.T, state string) {
 	if err := os.MkdirAll(filepath.Join(state, "bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"compute", "bmcsim", "computectl"} {
+	for _, name := range []string{"compute", "bmcsim", "computectl", "nodeagent"} {
 		if err := link(filepath.Join(dir, name), filepath.Join(state, "bin", name)); err != nil {
 			t.Fatal(err)
 		}
