@@ -21,7 +21,7 @@ func TestTroubles(t *testing.T) {
 	r.startWorker()
 	for name, run := range map[string]func(*testing.T, *rig){
 		"Unreachable": unreachable, "NameOutsideNetworks": nameOutside,
-		"EnrolledByAnotherAddress": enrolledTwice, "FoundRunning": foundRunning,
+		"EnrolledByAnotherAddress": enrolledTwice, "FoundRunning": foundRunning, "CapacityInTime": capacityInTime,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
