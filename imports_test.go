@@ -29,6 +29,7 @@ var mayImport = map[string][]string{
 	"cli":        {"fleet", "bmc"}, // bmc check looks at a BMC that no control plane knows yet
 	"sim":        {"fleet", "agent"},
 	"devidp":     {},
+	"telemetry":  {},
 	"localstack": {},
 }
 

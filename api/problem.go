@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/bettercompute/compute/fleet"
 	"github.com/bettercompute/compute/store"
@@ -55,6 +56,9 @@ func writeProblem(g *gin.Context, log *slog.Logger, err error) {
 	}
 	body := map[string]any{"type": "about:blank", "title": titles[e.Code], "status": status, "detail": e.Detail,
 		"instance": g.Request.URL.Path, "code": e.Code, "requestId": requestID}
+	if span := trace.SpanContextFromContext(g.Request.Context()); span.IsValid() {
+		body["traceId"] = span.TraceID().String()
+	}
 	if e.Reason != "" {
 		body["reason"] = e.Reason
 	}

@@ -130,13 +130,15 @@ func (s *Server) routes() {
 	s.engine = e
 }
 
-// observe gives each request an id, logs it and counts it.
+// observe gives each request an id, traces it, logs it and counts it.
 func (s *Server) observe(g *gin.Context) {
 	id := store.NewID(fleet.KindRequest)
 	g.Set(requestIDKey, id)
 	g.Header("X-Request-Id", id)
 	began := time.Now()
+	end := traced(g, id)
 	g.Next()
+	end()
 	took := time.Since(began)
 	s.metrics.observe(g.FullPath(), g.Writer.Status(), took)
 	s.log.InfoContext(g.Request.Context(), "request", "request", id, "method", g.Request.Method, "path", g.FullPath(),

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/bettercompute/compute/fleet"
 )
@@ -31,14 +32,16 @@ type DispatchIn struct {
 // after the commit.
 func AddDispatch(ctx context.Context, tx pgx.Tx, rows ...DispatchIn) error {
 	batch := &pgx.Batch{}
+	carried := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carried)
 	for _, d := range rows {
 		payload := d.Payload
 		if payload == nil {
 			payload = struct{}{}
 		}
-		batch.Queue(`INSERT INTO dispatch (workflow_id, kind, operation_id, workflow_type, signal, payload, epoch)
-			SELECT $1, $2, $3, NULLIF($4, ''), NULLIF($5, ''), $6, epoch FROM cluster_epoch`,
-			fleet.WorkflowID(d.OperationID), d.Kind, d.OperationID, d.WorkflowType, d.Signal, payload)
+		batch.Queue(`INSERT INTO dispatch (workflow_id, kind, operation_id, workflow_type, signal, payload, trace, epoch)
+			SELECT $1, $2, $3, NULLIF($4, ''), NULLIF($5, ''), $6, NULLIF($7, ''), epoch FROM cluster_epoch`,
+			fleet.WorkflowID(d.OperationID), d.Kind, d.OperationID, d.WorkflowType, d.Signal, payload, carried[traceParent])
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("write dispatch rows: %w", err)
@@ -57,9 +60,19 @@ type Dispatch struct {
 	Payload      json.RawMessage
 	Attempts     int
 	Age          time.Duration
+	// trace is the W3C traceparent of what wrote the row, "" when nobody traced it.
+	trace string
 	// Tags are the operation's search attributes at this moment, by name; those
 	// that it has none of are left out.
 	Tags map[string]string
+}
+
+// traceParent is the name of the one field of a W3C trace context that is kept.
+const traceParent = "traceparent"
+
+// Traced is a context in the trace of what wrote the row.
+func (d Dispatch) Traced(ctx context.Context) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceParent: d.trace})
 }
 
 // A claimed workflow id is an advisory lock of the claiming transaction, and
@@ -85,7 +98,7 @@ LIMIT $1`
 // locks were taken: a row that another dispatcher delivered in between is gone.
 const claimedSQL = `
 SELECT d.id, d.workflow_id, d.kind, d.operation_id, coalesce(d.workflow_type, ''), coalesce(d.signal, ''), d.payload, d.attempts,
-       extract(epoch FROM now() - d.created_at)::float8,
+       extract(epoch FROM now() - d.created_at)::float8, coalesce(d.trace, ''),
        jsonb_strip_nulls(jsonb_build_object('OperationId', d.operation_id, 'NodeId', n.id, 'TenantId', n.tenant_id, 'SiteId', n.site_id,
            'PoolId', n.pool_id, 'ProvisionState', n.provision_state))
 FROM dispatch d
@@ -143,7 +156,7 @@ func claim(ctx context.Context, tx pgx.Tx, limit int) ([]Dispatch, error) {
 	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (Dispatch, error) {
 		var d Dispatch
 		var age float64
-		err := r.Scan(&d.ID, &d.WorkflowID, &d.Kind, &d.OperationID, &d.WorkflowType, &d.Signal, &d.Payload, &d.Attempts, &age, &d.Tags)
+		err := r.Scan(&d.ID, &d.WorkflowID, &d.Kind, &d.OperationID, &d.WorkflowType, &d.Signal, &d.Payload, &d.Attempts, &age, &d.trace, &d.Tags)
 		d.Age = time.Duration(age * float64(time.Second))
 		return d, err
 	})

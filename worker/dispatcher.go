@@ -120,7 +120,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 func (d *Dispatcher) deliver(ctx context.Context, row store.Dispatch) error {
-	ctx, cancel := context.WithTimeout(ctx, deliverWithin)
+	ctx, cancel := context.WithTimeout(row.Traced(ctx), deliverWithin)
 	defer cancel()
 	if row.Kind == store.DispatchStart {
 		return d.start(ctx, row)

@@ -15,6 +15,7 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
+	"go.temporal.io/sdk/contrib/opentelemetry"
 	sdklog "go.temporal.io/sdk/log"
 )
 
@@ -28,6 +29,8 @@ const MinRetention = 30 * 24 * time.Hour
 type Connection struct {
 	Address, Namespace string
 	Log                *slog.Logger
+	// Traced carries traces into workflows and activities.
+	Traced bool
 }
 
 // reconnectEvery is the pause between attempts to reach Temporal at start.
@@ -50,6 +53,13 @@ func Connect(ctx context.Context, c Connection) (client.Client, string, error) {
 		opts.Namespace = client.DefaultNamespace
 	}
 	opts.Logger = sdklog.NewStructuredLogger(c.Log)
+	if c.Traced {
+		tracing, err := opentelemetry.NewTracingInterceptor(opentelemetry.TracerOptions{})
+		if err != nil {
+			return nil, "", fmt.Errorf("trace workflows: %w", err)
+		}
+		opts.Interceptors = append(opts.Interceptors, tracing)
+	}
 	for {
 		cl, err := client.DialContext(ctx, opts)
 		if err == nil {

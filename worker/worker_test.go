@@ -33,11 +33,14 @@ type bundle struct {
 	sweep     *worker.OperationSweep
 }
 
-func newBundle(t *testing.T) *bundle {
+func newBundle(t *testing.T) *bundle { return newBundleOn(t, worker.Connection{}) }
+
+func newBundleOn(t *testing.T, conn worker.Connection) *bundle {
 	t.Helper()
 	address, namespace := temporaltest.Server(t)
 	log := slog.New(slog.DiscardHandler)
-	c, _, err := worker.Connect(t.Context(), worker.Connection{Address: address, Namespace: namespace, Log: log})
+	conn.Address, conn.Namespace, conn.Log = address, namespace, log
+	c, _, err := worker.Connect(t.Context(), conn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,10 +61,12 @@ func (b *bundle) exec(sql string, args ...any) {
 }
 
 // begin makes a node and a live deploy on it.
-func (b *bundle) begin() (operationID string) {
+func (b *bundle) begin() (operationID string) { return b.beginIn(b.t.Context()) }
+
+func (b *bundle) beginIn(ctx context.Context) (operationID string) {
 	b.t.Helper()
 	node, op := store.NewID(fleet.KindNode), store.NewID(fleet.KindOperation)
-	err := b.InTx(b.t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+	err := b.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `INSERT INTO nodes (id, tenant_id, site_id, provision_state) VALUES ($1, 'acme', 'site_1', 'deploying')`, node); err != nil {
 			return err
 		}

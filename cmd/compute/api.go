@@ -63,6 +63,11 @@ func runAPI(ctx context.Context, c apiConfig) error {
 		return err
 	}
 	log := newLog()
+	stop, err := traced(ctx, "compute-api")
+	if err != nil {
+		return err
+	}
+	defer stop()
 	st, err := c.open(ctx)
 	if err != nil {
 		return err

@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/bettercompute/compute/store"
 	"github.com/bettercompute/compute/store/seal"
+	"github.com/bettercompute/compute/telemetry"
 )
 
 // stateConfig is what the processes that use the database are told, by flags
@@ -63,7 +65,7 @@ func (c *stateConfig) open(ctx context.Context) (*store.Store, error) {
 }
 
 // newLog logs JSON lines to the standard error.
-func newLog() *slog.Logger { return slog.New(slog.NewJSONHandler(os.Stderr, nil)) }
+func newLog() *slog.Logger { return slog.New(telemetry.Logged(slog.NewJSONHandler(os.Stderr, nil))) }
 
 // takeDuration sets a flag that was not given from the environment.
 func takeDuration(cmd *cobra.Command, flag, env string) error {
@@ -73,4 +75,20 @@ func takeDuration(cmd *cobra.Command, flag, env string) error {
 		}
 	}
 	return nil
+}
+
+// traced begins sending traces, where the environment says so, until the
+// returned function is called.
+func traced(ctx context.Context, service string) (stop func(), err error) {
+	end, err := telemetry.Start(ctx, service)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := end(ctx); err != nil {
+			slog.WarnContext(ctx, "traces not sent", "error", err)
+		}
+	}, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/bettercompute/compute/bmc/open"
 	"github.com/bettercompute/compute/gate"
 	"github.com/bettercompute/compute/store"
+	"github.com/bettercompute/compute/telemetry"
 	"github.com/bettercompute/compute/worker"
 	"github.com/bettercompute/compute/workflows"
 )
@@ -107,7 +108,12 @@ func runWorker(ctx context.Context, c workerConfig) error {
 			return err
 		}
 	}
-	c.temporal.Log = log
+	stop, err := traced(ctx, "compute-worker")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	c.temporal.Log, c.temporal.Traced = log, telemetry.Enabled()
 	client, namespace, err := worker.Connect(ctx, c.temporal)
 	if err != nil {
 		return err
