@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -113,9 +114,9 @@ func BenchmarkAllocations(b *testing.B) {
 			r, pool := thousandGPUs(b)
 			token := r.token("owner2")
 			work := make(chan struct{})
-			done := make(chan error, clients)
+			var wg sync.WaitGroup
 			for range clients {
-				go func() {
+				wg.Go(func() {
 					c := client{r.url, token}
 					for range work {
 						a, reason, err := c.create(context.Background(), take("globex", pool, 1), "")
@@ -129,17 +130,14 @@ func BenchmarkAllocations(b *testing.B) {
 							b.Error(err)
 						}
 					}
-					done <- nil
-				}()
+				})
 			}
 			b.ResetTimer()
 			for range b.N {
 				work <- struct{}{}
 			}
 			close(work)
-			for range clients {
-				<-done
-			}
+			wg.Wait()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "allocations/s")
 		})
 	}
