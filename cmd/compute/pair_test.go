@@ -100,6 +100,11 @@ func startPair(t *testing.T, nodes int) *pair {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.pool.Close)
+	r.t = t
+	until(t, func() string {
+		n := r.query(`SELECT count(*) FROM heartbeats WHERE kind = 'dispatcher'`)
+		return missing(n < 2, "%d workers deliver", n)
+	})
 	return r
 }
 
