@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 var helpers = map[string][]string{
 	"store/storetest":      {"fleet", "store", "localstack"},
 	"agent/sshd/sshdtest":  {"agent"},
+	"agent/tpm/tpmtest":    {},
 	"bmc/bmctest":          {"bmc", "fleet", "sim"},
 	"bmc/ipmi/ipmisim":     {},
 	"bmc/redfish/recorded": {},

@@ -19,7 +19,9 @@ type JoinConfig struct {
 	// Token is a join token's secret or a deploy token.
 	Token string
 	State State
-	Log   *slog.Logger
+	// TPM is the machine's, nil without one.
+	TPM TPM
+	Log *slog.Logger
 	// RetryPause is as in Config.
 	RetryPause time.Duration
 }
@@ -69,7 +71,22 @@ func Join(ctx context.Context, cfg JoinConfig, host Identified) (Identity, error
 		return Identity{}, err
 	}
 	var out certificateAnswer
-	_, err = c.persist(ctx, "/node/v1/join", map[string]any{"token": cfg.Token, "csr": string(csr), "hardware": hw, "inventory": inv}, &out)
+	err = proved(func() error {
+		body := map[string]any{"token": cfg.Token, "csr": string(csr), "hardware": hw, "inventory": inv}
+		proof, err := prove(cfg.TPM, cfg.Log, func(ask map[string]any, credential any) error {
+			ask["token"], ask["csr"] = cfg.Token, string(csr)
+			_, err := c.persist(ctx, "/node/v1/challenge", ask, credential)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if proof != nil {
+			body["tpmProof"] = proof
+		}
+		_, err = c.persist(ctx, "/node/v1/join", body, &out)
+		return err
+	})
 	var status *statusError
 	if errors.As(err, &status) {
 		ways := ""

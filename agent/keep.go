@@ -84,7 +84,7 @@ func joinByFile(ctx context.Context, cfg ServeConfig) (refused, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the join file %s cannot be read", cfg.State.path(fileJoin)) // the cause could quote the token
 	}
-	id, err := Join(ctx, JoinConfig{GatewayURL: f.GatewayURL, CAFingerprint: f.CAFingerprint, Token: f.Token, State: cfg.State, Log: cfg.Log, RetryPause: cfg.RetryPause}, cfg.Host)
+	id, err := Join(ctx, JoinConfig{GatewayURL: f.GatewayURL, CAFingerprint: f.CAFingerprint, Token: f.Token, State: cfg.State, TPM: cfg.TPM, Log: cfg.Log, RetryPause: cfg.RetryPause}, cfg.Host)
 	if errors.Is(err, ErrJoinRefused) {
 		return err, nil
 	}

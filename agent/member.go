@@ -32,7 +32,9 @@ type Member interface {
 type ServeConfig struct {
 	State State
 	Host  Member
-	Log   *slog.Logger
+	// TPM is the machine's, nil without one.
+	TPM TPM
+	Log *slog.Logger
 	// Heartbeat, ProgressEvery and RetryPause are as in Config.
 	Heartbeat, ProgressEvery, RetryPause time.Duration
 	// RenewAt says when a certificate is renewed; nil is at two thirds of its
@@ -214,7 +216,19 @@ func (m *membership) renew(ctx context.Context) error {
 		return err
 	}
 	var out certificateAnswer
-	if _, err := m.client.post(ctx, "/node/v1/renew", map[string]any{"csr": string(csr)}, &out); err != nil {
+	body := map[string]any{"csr": string(csr)}
+	proof, err := prove(m.cfg.TPM, m.cfg.Log, func(ask map[string]any, credential any) error {
+		ask["csr"] = string(csr)
+		_, err := m.client.post(ctx, "/node/v1/challenge", ask, credential)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("renew the certificate: %w", err)
+	}
+	if proof != nil {
+		body["tpmProof"] = proof
+	}
+	if _, err := m.client.post(ctx, "/node/v1/renew", body, &out); err != nil {
 		return fmt.Errorf("renew the certificate: %w", err)
 	}
 	if err := m.cfg.State.write([]byte(out.Certificate), fileCert); err != nil {

@@ -334,7 +334,7 @@ func TestRevokeIdentity(t *testing.T) {
 		t.Errorf("events: %q", got)
 	}
 	shown := store.ShownCert{NodeID: nodeID, Generation: before.Node.IdentityGeneration, Serial: join.Serial, KeyHash: join.KeyHash}
-	if _, err := r.store.Renew(t.Context(), shown, join.KeyHash, "bb"); fleet.CodeOf(err) != fleet.CodeUnauthenticated {
+	if _, err := r.store.Renew(t.Context(), shown, join.KeyHash, "bb", nil); fleet.CodeOf(err) != fleet.CodeUnauthenticated {
 		t.Errorf("a certificate of the old generation renewed: %v", err)
 	}
 	ended, err := r.store.EndedSessions(t.Context(), []store.HeldSession{{NodeID: nodeID, Serial: join.Serial, Epoch: 1}})

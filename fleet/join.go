@@ -51,9 +51,10 @@ type JoinMatch struct {
 	State                    ProvisionState
 	// Key, UUID, MACs and EK say by what it matches.
 	Key, UUID, MACs, EK bool
-	// KeyBound says that some key is the node's; CertValid that a certificate of
+	// KeyBound says that some key is the node's, EKBound that a TPM is: then it,
+	// and no key on a disk, says who the machine is. CertValid says that a certificate of
 	// the present generation is.
-	KeyBound, CertValid bool
+	KeyBound, EKBound, CertValid bool
 	// Enrolled says that the node has a BMC.
 	Enrolled bool
 	// BindsEnrolled is its site's joinBindsEnrolled.
@@ -97,7 +98,7 @@ const (
 // machine becomes, or why it may not. The lowest row that fits decides.
 func DecideJoin(a JoinAsk) (outcome, nodeID string, err error) {
 	if !a.TPM && !a.TokenOnly && a.DeployNode == "" {
-		return "", "", Errorf(CodeAccessDenied, ReasonTPMRequired, "this site lets no machine join by a token alone, and a TPM is not challenged by this release; set tokenOnlyJoin on the site (sites/update)")
+		return "", "", Errorf(CodeAccessDenied, ReasonTPMRequired, "this site lets no machine join by a token alone, and the machine proved no TPM; let the agent use its TPM (--tpm), or set tokenOnlyJoin on the site (sites/update)")
 	}
 	for _, m := range a.Matches {
 		foreign := m.TenantID != a.TenantID || m.SiteID != a.SiteID
@@ -125,14 +126,18 @@ func DecideJoin(a JoinAsk) (outcome, nodeID string, err error) {
 
 // decideMatch walks the rows of a join that found one node, the lowest first.
 func decideMatch(a JoinAsk, m JoinMatch) (outcome, nodeID string, err error) {
+	keyed := m.Key
+	if m.EKBound {
+		keyed = m.EK
+	}
 	switch {
 	case m.State == Retired:
 		return "", "", Errorf(CodeConflict, ReasonNodeRetired, "the machine is a retired node; delete that node (nodes/delete), then join again").With("youCan", []string{"delete"})
-	case m.KeyBound && !m.Key:
+	case (m.KeyBound || m.EKBound) && !keyed:
 		return "", "", Errorf(CodeConflict, ReasonKeyDiffers, "the machine is known with another key: its TPM or board was changed, or another machine claims to be it").With("youCan", []string{"delete"})
-	case m.Key && m.CertValid:
+	case keyed && m.CertValid:
 		return "", "", Errorf(CodeConflict, ReasonHasIdentity, "the node has a valid certificate; revoke it first").With("youCan", []string{"revokeIdentity", "delete"})
-	case m.Key:
+	case keyed:
 		return JoinNext, m.NodeID, nil
 	case a.DeployNode == m.NodeID || m.BindsEnrolled:
 		return JoinBind, m.NodeID, nil

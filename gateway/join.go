@@ -25,6 +25,8 @@ type joinRequest struct {
 	CSR       string           `json:"csr"`
 	Hardware  fleet.Hardware   `json:"hardware"`
 	Inventory *fleet.Inventory `json:"inventory"`
+	// TPMProof is the secret of a challenge that the machine's TPM answered.
+	TPMProof []byte `json:"tpmProof"`
 }
 
 // certificateAnswer is a certificate with what it belongs to.
@@ -82,7 +84,7 @@ func (g *Gateway) grantJoin(ctx context.Context, in joinRequest) (certificateAns
 		return certificateAnswer{}, err
 	}
 	in.Hardware = cleanHardware(in.Hardware)
-	granted, err := g.store.Join(ctx, store.JoinIn{Token: in.Token, KeyHash: hash, Serial: serial, Hardware: in.Hardware, Inventory: in.Inventory})
+	granted, err := g.store.Join(ctx, store.JoinIn{Token: in.Token, KeyHash: hash, Serial: serial, Hardware: in.Hardware, Inventory: in.Inventory, Proof: in.TPMProof})
 	if err != nil {
 		return certificateAnswer{}, err
 	}
@@ -137,7 +139,8 @@ func (g *Gateway) grantRenewal(w http.ResponseWriter, r *http.Request) (certific
 		return certificateAnswer{}, err
 	}
 	var in struct {
-		CSR string `json:"csr"`
+		CSR      string `json:"csr"`
+		TPMProof []byte `json:"tpmProof"`
 	}
 	if err := readJSON(w, r, smallBody, &in); err != nil {
 		return certificateAnswer{}, err
@@ -154,7 +157,7 @@ func (g *Gateway) grantRenewal(w http.ResponseWriter, r *http.Request) (certific
 	if err != nil {
 		return certificateAnswer{}, err
 	}
-	granted, err := g.store.Renew(r.Context(), shown, hash, serial)
+	granted, err := g.store.Renew(r.Context(), shown, hash, serial, in.TPMProof)
 	if err != nil {
 		return certificateAnswer{}, err
 	}

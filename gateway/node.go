@@ -27,6 +27,7 @@ func (g *Gateway) NodeHandler() http.Handler {
 	mux.HandleFunc("POST /node/v1/commands/{id}/result", g.session(g.commandResult))
 	mux.HandleFunc("POST /node/v1/ping", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("POST /node/v1/join", g.guard(g.join))
+	mux.HandleFunc("POST /node/v1/challenge", g.guard(g.challenge))
 	mux.HandleFunc("POST /node/v1/renew", g.guard(g.renew))
 	mux.HandleFunc("POST /node/v1/session", g.guard(g.openSession))
 	mux.HandleFunc("POST /node/v1/session/next", g.member(g.memberNext))

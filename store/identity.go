@@ -81,7 +81,7 @@ func judgeCert(ctx context.Context, q Reader, c ShownCert, grace time.Duration) 
 
 // Renew grants a certificate that follows the one shown, of the same key and
 // generation. One that expired less than RenewGrace ago is good for this alone.
-func (s *Store) Renew(ctx context.Context, shown ShownCert, keyHash []byte, serial string) (Granted, error) {
+func (s *Store) Renew(ctx context.Context, shown ShownCert, keyHash []byte, serial string, proof []byte) (Granted, error) {
 	g := Granted{NodeID: shown.NodeID, Generation: shown.Generation}
 	err := s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, _, err := lockNode(ctx, tx, shown.NodeID); err != nil {
@@ -95,6 +95,9 @@ func (s *Store) Renew(ctx context.Context, shown ShownCert, keyHash []byte, seri
 		}
 		if !bytes.Equal(keyHash, shown.KeyHash) {
 			return fleet.Errorf(fleet.CodeAccessDenied, "key", "a certificate is renewed for the same key; with a new key the machine joins again")
+		}
+		if err := judgeRenewalTPM(ctx, tx, shown.NodeID, keyHash, proof); err != nil {
+			return err
 		}
 		err := tx.QueryRow(ctx, `INSERT INTO certificates (serial, node_id, generation, not_after, key_hash, used_at)
 			VALUES ($1, $2, $3, now() + $4::interval, $5, now()) RETURNING now(), not_after`,

@@ -30,8 +30,11 @@ type JoinIn struct {
 	Serial    string
 	Hardware  fleet.Hardware
 	Inventory *fleet.Inventory
-	// EK names the TPM that the machine proved to hold; empty without one.
-	EK string
+	// Proof is the secret of a challenge that the machine's TPM answered; empty
+	// without one.
+	Proof []byte
+	// ek names the TPM that gave the proof.
+	ek string
 }
 
 // Granted is a certificate to sign: the database decided whose it is and how
@@ -69,6 +72,10 @@ func (s *Store) Join(ctx context.Context, in JoinIn) (Granted, error) {
 	var ambiguous []fleet.JoinMatch
 	err := s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		out, ambiguous = Granted{}, nil
+		var err error
+		if in.ek, err = useChallenge(ctx, tx, in.Proof, in.KeyHash, askedByToken(in.Token)); err != nil {
+			return err
+		}
 		if err := lockMachine(ctx, tx, in); err != nil {
 			return err
 		}
@@ -116,6 +123,9 @@ func (s *Store) Join(ctx context.Context, in JoinIn) (Granted, error) {
 // lockMachine makes joins of one machine wait for each other.
 func lockMachine(ctx context.Context, tx pgx.Tx, in JoinIn) error {
 	names := []string{"key:" + string(in.KeyHash)}
+	if in.ek != "" {
+		names = append(names, "ek:"+in.ek)
+	}
 	for _, u := range machineUUIDs(in.Hardware.UUID) {
 		names = append(names, "uuid:"+u)
 	}
@@ -172,7 +182,7 @@ func badJoinToken() error {
 }
 
 func (t joinToken) ask(in JoinIn, matches []fleet.JoinMatch) fleet.JoinAsk {
-	return fleet.JoinAsk{TenantID: t.TenantID, SiteID: t.SiteID, DeployNode: t.DeployNode, DeployBare: t.DeployBare, TPM: in.EK != "", TokenOnly: t.TokenOnly, Matches: matches}
+	return fleet.JoinAsk{TenantID: t.TenantID, SiteID: t.SiteID, DeployNode: t.DeployNode, DeployBare: t.DeployBare, TPM: in.ek != "", TokenOnly: t.TokenOnly, Matches: matches}
 }
 
 // matchSQL finds every node that the machine could be, whoever's it is.
@@ -181,6 +191,7 @@ SELECT n.id, n.tenant_id, n.site_id, n.provision_state, coalesce(k.hash = $1, fa
 	coalesce(h.uuid = ANY ($2), false) OR coalesce(lower(b.identity->>'uuid') = ANY ($2), false),
 	coalesce(h.macs, '{}'), coalesce(i.macs, '{}'),
 	EXISTS (SELECT FROM machine_claims c WHERE c.kind = 'ek' AND c.value = $4 AND c.node_id = n.id),
+	EXISTS (SELECT FROM machine_claims c WHERE c.kind = 'ek' AND c.node_id = n.id),
 	EXISTS (SELECT FROM certificates c WHERE c.node_id = n.id AND c.generation = n.identity_generation AND c.revoked_at IS NULL
 	        AND c.used_at IS NOT NULL AND c.not_after > now() - $5::interval),
 	b.node_id IS NOT NULL, coalesce((s.spec->>'joinBindsEnrolled')::boolean, false)
@@ -200,14 +211,14 @@ ORDER BY n.id`
 
 func findMatches(ctx context.Context, tx pgx.Tx, in JoinIn) ([]fleet.JoinMatch, error) {
 	macs := fleet.UniversalMACs(in.Hardware.MACs)
-	rows, err := tx.Query(ctx, matchSQL, in.KeyHash, machineUUIDs(in.Hardware.UUID), macs, in.EK, RenewGrace)
+	rows, err := tx.Query(ctx, matchSQL, in.KeyHash, machineUUIDs(in.Hardware.UUID), macs, in.ek, RenewGrace)
 	if err != nil {
 		return nil, fmt.Errorf("look for the joining machine: %w", err)
 	}
 	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (fleet.JoinMatch, error) {
 		var m fleet.JoinMatch
 		var joined, inventory []string
-		err := r.Scan(&m.NodeID, &m.TenantID, &m.SiteID, &m.State, &m.Key, &m.KeyBound, &m.UUID, &joined, &inventory, &m.EK, &m.CertValid, &m.Enrolled, &m.BindsEnrolled)
+		err := r.Scan(&m.NodeID, &m.TenantID, &m.SiteID, &m.State, &m.Key, &m.KeyBound, &m.UUID, &joined, &inventory, &m.EK, &m.EKBound, &m.CertValid, &m.Enrolled, &m.BindsEnrolled)
 		m.MACs = fleet.SameMACs(macs, joined) || fleet.SameMACs(macs, inventory)
 		return m, err
 	})

@@ -168,8 +168,8 @@ func bindMachine(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken, nod
 	if len(macs) > 0 {
 		batch.Queue(`INSERT INTO machine_claims (kind, value, node_id) VALUES ('macs', $1, $2)`, strings.Join(macs, " "), nodeID)
 	}
-	if in.EK != "" {
-		batch.Queue(`INSERT INTO machine_claims (kind, value, node_id) VALUES ('ek', $1, $2)`, in.EK, nodeID)
+	if in.ek != "" {
+		batch.Queue(`INSERT INTO machine_claims (kind, value, node_id) VALUES ('ek', $1, $2)`, in.ek, nodeID)
 	}
 	batch.Queue(`INSERT INTO joined_hardware (node_id, doc, uuid, macs) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (node_id) DO UPDATE SET doc = EXCLUDED.doc, uuid = EXCLUDED.uuid, macs = EXCLUDED.macs, joined_at = now()`, nodeID, in.Hardware, uuid, macs)
@@ -179,9 +179,15 @@ func bindMachine(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken, nod
 // bindKey makes the key the node's. A key of another node, or a node of another
 // key, is a conflict.
 func bindKey(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken, nodeID string) error {
+	if in.ek != "" {
+		// The TPM is who the machine is; the key that lay on a disk may be gone.
+		if _, err := tx.Exec(ctx, `DELETE FROM node_keys WHERE node_id = $1 AND hash <> $2`, nodeID, in.KeyHash); err != nil {
+			return fmt.Errorf("unbind the former key of node %s: %w", nodeID, err)
+		}
+	}
 	tag, err := tx.Exec(ctx, `INSERT INTO node_keys (hash, node_id, tpm, token_id) VALUES ($1, $2, $3, $4)
 		ON CONFLICT (hash) DO UPDATE SET token_id = EXCLUDED.token_id, tpm = node_keys.tpm OR EXCLUDED.tpm WHERE node_keys.node_id = EXCLUDED.node_id`,
-		in.KeyHash, nodeID, in.EK != "", token.ID)
+		in.KeyHash, nodeID, in.ek != "", token.ID)
 	if err != nil {
 		return knownMachine(err, "bind the key of node "+nodeID)
 	}

@@ -158,7 +158,10 @@ func TestJoinTokenRefused(t *testing.T) {
 	strict := r.site("acme", `{}`)
 	r.refused("no TPM", fleet.ReasonTPMRequired, r.in(r.token("acme", strict, 1, time.Hour), "b", ""))
 	withTPM := r.in(r.token("acme", strict, 1, time.Hour), "c", "")
-	withTPM.EK = "ek-1"
+	withTPM.Proof = []byte("read by the TPM")
+	if err := r.Challenge(t.Context(), store.ChallengeIn{Secret: withTPM.Proof, EK: "ek-1", KeyHash: withTPM.KeyHash, Token: withTPM.Token}); err != nil {
+		t.Fatal(err)
+	}
 	if g := r.join(withTPM); g.Outcome != fleet.JoinNew {
 		t.Errorf("with a TPM: %+v", g)
 	}

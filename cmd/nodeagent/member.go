@@ -17,6 +17,7 @@ import (
 
 	"github.com/bettercompute/compute/agent"
 	"github.com/bettercompute/compute/agent/linux"
+	"github.com/bettercompute/compute/agent/tpm"
 )
 
 // stateDir is where a joined machine keeps its identity.
@@ -26,6 +27,7 @@ const stateDir = "/var/lib/nodeagent"
 type member struct {
 	state  agent.State
 	sshDir string
+	tpm    string
 }
 
 // flags are those of all commands of a member; those of sshd only where it is
@@ -35,6 +37,19 @@ func (m *member) flags(cmd *cobra.Command, ssh bool) {
 	if ssh {
 		cmd.Flags().StringVar(&m.sshDir, "ssh-dir", "/etc/ssh", "folder of sshd's configuration")
 	}
+}
+
+// tpmFlag is that of the commands by which the machine shows who it is.
+func (m *member) tpmFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&m.tpm, "tpm", "auto", "the machine's TPM 2.0: auto is "+tpm.Device+" where there is one, off none, or a path")
+}
+
+// theTPM is the machine's TPM, nil when there is none or it is not to be used.
+func (m *member) theTPM() agent.TPM {
+	if t := tpm.Choose(m.tpm); t != nil {
+		return t
+	}
+	return nil
 }
 
 func (m *member) host() *linux.Host {
@@ -66,7 +81,7 @@ func joinCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cfg.Token, cfg.State = token, m.state
+			cfg.Token, cfg.State, cfg.TPM = token, m.state, m.theTPM()
 			ctx, cancel := context.WithTimeout(cmd.Context(), within)
 			defer cancel()
 			id, err := agent.Join(ctx, cfg, m.host())
@@ -91,6 +106,7 @@ func joinCmd() *cobra.Command {
 		}
 	}
 	m.flags(cmd, false)
+	m.tpmFlag(cmd)
 	return cmd
 }
 
@@ -128,7 +144,7 @@ func runCmd() *cobra.Command {
 				return err
 			}
 			defer release()
-			err = agent.Keep(cmd.Context(), agent.ServeConfig{State: m.state, Host: m.host(), Log: newLog()})
+			err = agent.Keep(cmd.Context(), agent.ServeConfig{State: m.state, Host: m.host(), TPM: m.theTPM(), Log: newLog()})
 			if cmd.Context().Err() != nil {
 				return nil
 			}
@@ -136,6 +152,7 @@ func runCmd() *cobra.Command {
 		},
 	}
 	m.flags(cmd, true)
+	m.tpmFlag(cmd)
 	return cmd
 }
 
