@@ -21,7 +21,9 @@ import (
 // token.
 func (r *rig) proof(dev *tpm.TPM, cert *tls.Certificate, token string, key *ecdsa.PrivateKey) []byte {
 	r.t.Helper()
-	secret, err := dev.Prove(func(keys identity.TPMKeys) (identity.TPMCredential, error) { return r.challenge(cert, token, key, keys) })
+	secret, err := dev.Prove(func(keys identity.TPMKeys) (identity.TPMCredential, error) {
+		return r.challenge(cert, token, key, keys)
+	})
 	if err != nil {
 		r.t.Fatal(err)
 	}
