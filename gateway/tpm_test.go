@@ -203,3 +203,57 @@ func TestTPMJoinTable(t *testing.T) {
 		t.Errorf("%d keys of the node, want one", n)
 	}
 }
+
+// A release revokes the identity and unbinds no TPM: the system that is deployed
+// next is the same node by it, with a key of its own, and not without it.
+func TestTPMStaysBound(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	dev, uuid, key := &tpm.TPM{Path: tpmtest.Start(t)}, machineNumber(45), newKey(t)
+	token, err := r.DeployToken(t.Context(), r.Op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, out := r.proofJoin(key, uuid, token, r.proof(dev, nil, token, key)); status != http.StatusOK || out["nodeId"] != r.Node {
+		t.Fatalf("join: %d %v", status, out)
+	}
+	if err := r.RevokeIdentity(t.Context(), r.Op, "release"); err != nil {
+		t.Fatal(err)
+	}
+	r.exec(`UPDATE deploy_tokens SET used_at = NULL, expires_at = now() + interval '1 hour'`) // as that of the next deploy
+	next := newKey(t)
+	if status, out := r.proofJoin(next, uuid, token, nil); status != http.StatusConflict || out["reason"] != fleet.ReasonKeyDiffers {
+		t.Errorf("without the TPM: %d %v, want 409 %s", status, out, fleet.ReasonKeyDiffers)
+	}
+	if status, out := r.proofJoin(next, uuid, token, r.proof(dev, nil, token, next)); status != http.StatusOK || out["nodeId"] != r.Node {
+		t.Errorf("with the TPM: %d %v, want node %s", status, out, r.Node)
+	}
+}
+
+// spentFirst is a TPM whose first proof is one that the gateway took before, as
+// after an answer that was lost.
+type spentFirst struct {
+	*tpm.TPM
+	spent []byte
+}
+
+func (s *spentFirst) Prove(challenge func(identity.TPMKeys) (identity.TPMCredential, error)) ([]byte, error) {
+	proof, err := s.TPM.Prove(challenge)
+	if s.spent != nil {
+		proof, s.spent = s.spent, nil
+	}
+	return proof, err
+}
+
+// An agent whose proof was taken, and whose answer was lost, asks for a fresh
+// challenge by itself.
+func TestLostAnswerToAProof(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, token := r.siteOf("acme", `{}`)
+	dev := &spentFirst{TPM: &tpm.TPM{Path: tpmtest.Start(t)}, spent: []byte("taken before")}
+	cfg := agent.JoinConfig{GatewayURL: r.GatewayURL, CAFingerprint: r.ca.Fingerprint(), Token: token, State: agent.State{Dir: t.TempDir()}, TPM: dev, Log: r.slog(), RetryPause: 10 * time.Millisecond}
+	if _, err := agent.Join(t.Context(), cfg, &memberHost{uuid: machineNumber(46)}); err != nil {
+		t.Fatal(err)
+	}
+}
