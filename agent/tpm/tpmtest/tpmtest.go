@@ -19,7 +19,7 @@ func Start(t testing.TB) string {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a leftover harms nobody
 	path := filepath.Join(dir, "tpm")
-	cmd := exec.Command("swtpm", "socket", "--tpm2", "--server", "type=unixio,path="+path, "--ctrl", "type=unixio,path="+path+".ctrl",
+	cmd := exec.Command("swtpm", "socket", "--tpm2", "--server", "type=unixio,path="+path,
 		"--flags", "not-need-init,startup-clear", "--tpmstate", "dir="+dir)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -29,10 +29,11 @@ func Start(t testing.TB) string {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()         // killed
 	})
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		// The control channel is opened after the TPM's, and a connection to it
-		// takes no turn of the TPM's.
-		c, err := net.Dial("unix", path+".ctrl")
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+		// A client that leaves at once is served as any other before the next.
+		c, err := net.Dial("unix", path)
 		if err == nil {
 			c.Close()
 			return path
