@@ -169,20 +169,34 @@ func (d *dialer) distrust(cause, remedy string, err error) error {
 	return &bmc.Error{Kind: bmc.KindTrust, Doing: "trust " + d.target.Address.String(), Cause: cause, Remedy: remedy, Err: err}
 }
 
+// nothingInCommon says that the BMC ended the handshake with one of the alerts
+// for that (RFC 8446, section 6.2). crypto/tls keeps their type to itself and
+// hands them on as network errors; others, such as an internal error, may pass.
+func nothingInCommon(err error) bool {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "remote error" {
+		return false
+	}
+	switch op.Err.Error() {
+	case "tls: handshake failure", "tls: protocol version not supported", "tls: insufficient security level":
+		return true
+	}
+	return false
+}
+
 // handshakeError tells a connection that broke from a handshake that ended in
 // a disagreement, which no repetition mends.
 func (d *dialer) handshakeError(err error) error {
 	var known *bmc.Error
 	var netErr net.Error
 	var cert *tls.CertificateVerificationError
-	var alert tls.AlertError
 	switch {
 	case errors.As(err, &known):
 		return err
 	case errors.As(err, &cert):
 		return d.distrust(cert.Err.Error(), "give the CA in tls.ca, pin the certificate (tls.mode pin), or correct the address", err)
-	case errors.As(err, &alert):
-		return d.distrust("no TLS version or cipher in common: "+alert.Error(), "allow what old BMCs need with legacyTls", err)
+	case nothingInCommon(err):
+		return d.distrust("no TLS version or cipher in common: "+err.Error(), "allow what old BMCs need with legacyTls", err)
 	case errors.Is(err, io.EOF), errors.As(err, &netErr), errors.Is(err, context.Canceled):
 		return &dialError{err}
 	default:
