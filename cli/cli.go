@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -138,6 +139,12 @@ func Explain(err error) string {
 	var p *problem
 	if errors.As(err, &p) {
 		return p.explain()
+	}
+	if errors.Is(err, errNotReached) {
+		return notReached(err)
+	}
+	if errors.Is(err, context.Canceled) {
+		return "computectl: interrupted"
 	}
 	return "computectl: " + err.Error()
 }

@@ -100,7 +100,7 @@ func TestCall(t *testing.T) {
 	if code := cli.ExitCode(err); code != cli.ExitRefused {
 		t.Errorf("exit code %d, want %d", code, cli.ExitRefused)
 	}
-	for _, part := range []string{"INVALID_INPUT", "username: at most 16 characters", "req_1"} {
+	for _, part := range []string{"INVALID_INPUT", "username (--username): at most 16 characters", "req_1"} {
 		if text := cli.Explain(err); !strings.Contains(text, part) {
 			t.Errorf("%q lacks %q", text, part)
 		}
@@ -134,6 +134,7 @@ func TestMetalGetShowsTheBMC(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `node:
+  id: node_1
   bmc:
     address: https://10.0.0.1
     capabilities:
@@ -148,7 +149,6 @@ func TestMetalGetShowsTheBMC(t *testing.T) {
       fingerprint: sha256:1
       mode: pin
       shown: sha256:2
-  id: node_1
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("shown (-want +got):\n%s", diff)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"sort"
@@ -29,6 +30,10 @@ type problem struct {
 	members   map[string]json.RawMessage
 	// retryAfter is how long the API asked to wait before the same call.
 	retryAfter time.Duration
+	// command is the command line that was refused, and given what its flags
+	// give; none where a command made a call of its own.
+	command string
+	given   []field
 }
 
 func (p *problem) Error() string {
@@ -39,12 +44,20 @@ func (p *problem) Error() string {
 	return s + ": " + p.Detail
 }
 
-// explain adds the fields and what else the answer names.
+// explain adds what was called, the fields and what else the answer names.
 func (p *problem) explain() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "computectl: %s", p.Error())
+	b.WriteString("computectl: ")
+	if p.command != "" {
+		b.WriteString(p.command + ": ")
+	}
+	b.WriteString(p.Error())
 	for _, f := range p.Fields {
-		fmt.Fprintf(&b, "\n  %s: %s", f.Field, f.Constraint)
+		name := f.Field
+		if flags := p.flagsOf(name); flags != "" {
+			name += " (" + flags + ")"
+		}
+		fmt.Fprintf(&b, "\n  %s: %s", name, f.Constraint)
 	}
 	names := make([]string, 0, len(p.members))
 	for name := range p.members {
@@ -58,6 +71,25 @@ func (p *problem) explain() string {
 		fmt.Fprintf(&b, "\n  request: %s", p.RequestID)
 	}
 	return b.String()
+}
+
+// flagsOf are the flags that give a member: its own, or the needed ones of those
+// that give what is in it.
+func (p *problem) flagsOf(member string) string {
+	if member == "tenantId" && p.command != "" {
+		return "--tenant, COMPUTE_TENANT"
+	}
+	var within []string
+	for _, f := range p.given {
+		path := strings.Join(f.path, ".")
+		if path == member {
+			return "--" + f.name()
+		}
+		if f.required && strings.HasPrefix(path, member+".") {
+			within = append(within, "--"+f.name())
+		}
+	}
+	return strings.Join(within, ", ")
 }
 
 // known are the members of a problem that explain prints by itself.
@@ -74,6 +106,9 @@ func (a *app) send(ctx context.Context, group, method, key string, in, out any) 
 	if a.url == "" {
 		return usagef("no API URL: set COMPUTE_URL or pass --url (after make dev: . .dev/env)")
 	}
+	if !strings.HasPrefix(a.url, "http://") && !strings.HasPrefix(a.url, "https://") {
+		return usagef("the API's URL is %q; it begins with http:// or https:// (COMPUTE_URL or --url)", a.url)
+	}
 	token := a.token
 	if token == "" {
 		token = os.Getenv("COMPUTE_TOKEN")
@@ -86,7 +121,7 @@ func (a *app) send(ctx context.Context, group, method, key string, in, out any) 
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(a.url, "/")+"/api/compute/"+group+"/"+method, bytes.NewReader(body))
 	if err != nil {
-		return usagef("the API's URL: %w", err)
+		return usagef("%q is no URL: %w", a.url, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+token)
@@ -114,6 +149,19 @@ func (a *app) send(ctx context.Context, group, method, key string, in, out any) 
 // errNotReached is a call whose answer did not come: whether it was acted upon
 // is not known.
 var errNotReached = errors.New("reach the API")
+
+// notReached says what to make of a call without an answer.
+func notReached(err error) string {
+	if errors.Is(err, context.Canceled) {
+		return "computectl: interrupted; whether the last call was carried out is not known: look before you repeat it"
+	}
+	text := "computectl: " + err.Error()
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return text + "\n  nothing was sent: is the API up, and is COMPUTE_URL (or --url) right?"
+	}
+	return text + "\n  the answer was lost: of a call that changes something it is not known whether it was carried out, so look before you repeat it"
+}
 
 func problemOf(resp *http.Response, answer []byte) error {
 	p := &problem{}

@@ -56,7 +56,7 @@ func fieldsOf(t reflect.Type, path []string) []field {
 		}
 		words := make([]string, len(at))
 		for i, w := range at {
-			words[i] = fleet.Kebab(w)
+			words[i] = fleet.Kebab(strings.ReplaceAll(w, "GiB", "Gib")) // the unit is one word
 		}
 		out = append(out, field{path: at, flag: strings.Join(words, "-"), kind: ft, doc: sf.Tag.Get("doc"),
 			required: strings.HasPrefix(sf.Tag.Get("validate"), "required"), secret: sf.Tag.Get("secret") == "true",
@@ -99,12 +99,15 @@ func (f field) many() bool { return f.kind.Kind() == reflect.Slice || f.kind.Kin
 func (f field) addFlag(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	doc := strings.TrimSuffix(f.doc, ".")
+	if len(f.values) > 0 {
+		doc += " (" + strings.Join(f.values, ", ") + ")"
+	}
 	if f.required {
 		doc += " (needed)"
 	}
 	switch {
 	case f.secret:
-		fs.String(f.flag+"-file", "", doc+"; a file, - for standard input")
+		fs.String(f.name(), "", doc+"; a file, - for standard input")
 	case f.kind.Kind() == reflect.Bool:
 		fs.Bool(f.flag, false, doc)
 	case f.kind.Kind() == reflect.Slice:
@@ -118,12 +121,17 @@ func (f field) addFlag(cmd *cobra.Command) {
 	}
 }
 
+// name is the flag as it is typed, without the dashes.
+func (f field) name() string {
+	if f.secret {
+		return f.flag + "-file"
+	}
+	return f.flag
+}
+
 // value reads the flag, and whether it was given.
 func (f field) value(cmd *cobra.Command, a *app) (any, bool, error) {
-	name := f.flag
-	if f.secret {
-		name += "-file"
-	}
+	name := f.name()
 	if !cmd.Flags().Changed(name) {
 		return nil, false, nil
 	}

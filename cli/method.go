@@ -18,7 +18,7 @@ import (
 // named are the members that a command takes as its argument, and how the
 // argument is written in its usage.
 var named = []struct{ member, usage string }{
-	{"nodeId", "NODE"}, {"operationId", "OPERATION"}, {"allocationId", "ALLOCATION"}, {"reservationId", "RESERVATION"}, {"poolId", "POOL"}, {"siteId", "SITE"}, {"bindingId", "BINDING"}, {"serviceTokenId", "TOKEN"},
+	{"nodeId", "NODE"}, {"operationId", "OPERATION|NODE"}, {"allocationId", "ALLOCATION"}, {"reservationId", "RESERVATION"}, {"poolId", "POOL"}, {"siteId", "SITE"}, {"bindingId", "BINDING"}, {"serviceTokenId", "TOKEN"},
 }
 
 // argumentOf is the member that a method takes as its argument: what the
@@ -48,11 +48,11 @@ func (a *app) methodCmd(m fleet.Method) *cobra.Command {
 		f.addFlag(cmd)
 		completeValues(cmd, f)
 	}
-	if member == "nodeId" {
+	if member == "nodeId" || member == "operationId" {
 		cmd.ValidArgsFunction = a.completeNode
 	}
 	cmd.Flags().String("input", "", "the whole input as a JSON object; a file, - for standard input; flags win over it")
-	if startsOperation(m) {
+	if startsOperation(m) || m.FullName() == "operations/get" {
 		cmd.Flags().BoolP("watch", "w", false, "show the operation's steps until it ends")
 	}
 	if m.FullName() == "nodes/events" {
@@ -74,7 +74,7 @@ func (a *app) methodCmd(m fleet.Method) *cobra.Command {
 		}
 		var answer json.RawMessage
 		if err := a.call(cmd.Context(), m.Group, m.Name, in, &answer); err != nil {
-			return err
+			return refusal(err, cmd, args, fields)
 		}
 		if watch := cmd.Flags().Lookup("watch"); watch != nil && watch.Value.String() == "true" {
 			return a.watchAnswer(cmd.Context(), m, answer)
@@ -84,19 +84,33 @@ func (a *app) methodCmd(m fleet.Method) *cobra.Command {
 	return cmd
 }
 
+// refusal adds to a refused call what was typed and which flags give the members
+// that the refusal names.
+func refusal(err error, cmd *cobra.Command, args []string, fields []field) error {
+	var p *problem
+	if errors.As(err, &p) {
+		_, under, _ := strings.Cut(cmd.CommandPath(), " ")
+		p.command = strings.Join(append([]string{under}, args...), " ")
+		p.given = fields
+	}
+	return err
+}
+
 // startsOperation says whether a method begins an operation that can be watched.
 func startsOperation(m fleet.Method) bool {
 	return reflect.TypeOf(m.Out) == reflect.TypeFor[fleet.MetalOperationOut]() || m.FullName() == "nodes/adopt" || m.FullName() == "nodes/drain"
 }
 
+// arguments says what is wrong with the number of arguments.
 func arguments(usage string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		want := 0
-		if usage != "" {
-			want = 1
-		}
-		if len(args) != want {
-			return usagef("usage: %s", cmd.UseLine())
+		switch {
+		case usage == "" && len(args) > 0:
+			return usagef("%s takes no argument, and there is %q (a flag that is yes or no is written --flag=false)\n  usage: %s", cmd.CommandPath(), args[0], cmd.UseLine())
+		case usage != "" && len(args) == 0:
+			return usagef("%s of which %s?\n  usage: %s", cmd.CommandPath(), usage, cmd.UseLine())
+		case usage != "" && len(args) > 1:
+			return usagef("%s takes one %s, and there are %d: %s\n  usage: %s", cmd.CommandPath(), usage, len(args), strings.Join(args, ", "), cmd.UseLine())
 		}
 		return nil
 	}
@@ -112,13 +126,20 @@ func (a *app) input(cmd *cobra.Command, m fleet.Method, fields []field, member s
 	if len(args) == 1 {
 		in[member] = args[0]
 	}
+	if err := a.resolveOperation(cmd.Context(), in); err != nil {
+		return nil, err
+	}
 	if err := a.resolveNode(cmd.Context(), in); err != nil {
 		return nil, err
 	}
+	var missing []string
 	for _, f := range fields {
 		if f.required && len(f.path) == 1 && in[f.path[0]] == nil {
-			return nil, usagef("--%s is needed; see %s --help", f.flag, cmd.CommandPath())
+			missing = append(missing, "--"+f.name())
 		}
+	}
+	if len(missing) > 0 {
+		return nil, usagef("needed and not given: %s; see %s --help", strings.Join(missing, ", "), cmd.CommandPath())
 	}
 	return in, nil
 }
@@ -145,6 +166,9 @@ func (a *app) gather(cmd *cobra.Command, m fleet.Method, fields []field) (map[st
 	if a.tenant != "" {
 		in["tenantId"] = a.tenant
 	}
+	if in["tenantId"] == nil {
+		return nil, usagef("no tenant: set COMPUTE_TENANT or pass --tenant")
+	}
 	a.defaults(in, m, fields)
 	return in, nil
 }
@@ -157,6 +181,38 @@ func (a *app) defaults(in map[string]any, m fleet.Method, fields []field) {
 			in[member] = v
 		}
 	}
+}
+
+// resolveOperation replaces a node in operationId by its operation: the one that
+// is under way or parked, else the last one.
+func (a *app) resolveOperation(ctx context.Context, in map[string]any) error {
+	given, ok := in["operationId"].(string)
+	if !ok || given == "" || fleet.MatchPattern("operationId", given) {
+		return nil
+	}
+	if strings.HasPrefix(given, "op_") {
+		return usagef("%q is no whole operation id; computectl operations list shows them", given)
+	}
+	node := map[string]any{"tenantId": in["tenantId"], "nodeId": given}
+	if err := a.resolveNode(ctx, node); err != nil {
+		return err
+	}
+	var page fleet.OperationsPage
+	if err := a.call(ctx, "operations", "list", node, &page); err != nil {
+		return fmt.Errorf("look up the operation of node %q: %w", given, err)
+	}
+	if len(page.Items) == 0 {
+		return fmt.Errorf("node %s has had no operation", given)
+	}
+	op := page.Items[0]
+	for _, o := range page.Items {
+		if o.EndedAt == nil {
+			op = o
+			break
+		}
+	}
+	in["operationId"] = op.ID
+	return nil
 }
 
 // resolveNode replaces a name or serial in nodeId by the node's id.

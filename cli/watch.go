@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -125,8 +126,8 @@ func (a *app) follow(ctx context.Context, tenant string, op fleet.Operation) (fl
 			return a.call(ctx, "operations", "get", map[string]any{"tenantId": tenant, "operationId": op.ID}, &out)
 		})
 		if err != nil {
-			fmt.Fprintf(a.err, "no longer watching; the operation goes on: computectl operations get %s\n", op.ID)
-			return op, err
+			fmt.Fprintf(a.err, "no longer watching; the operation goes on: computectl operations get %s --watch\n", op.ID)
+			return op, cmp.Or(ctx.Err(), err)
 		}
 		op = out.Operation
 		p.show(op)
@@ -137,7 +138,7 @@ func (a *app) follow(ctx context.Context, tenant string, op fleet.Operation) (fl
 		// what a person watches, change more often.
 		select {
 		case <-ctx.Done():
-			fmt.Fprintf(a.err, "no longer watching; the operation goes on: computectl operations get %s\n", op.ID)
+			fmt.Fprintf(a.err, "no longer watching; the operation goes on: computectl operations get %s --watch\n", op.ID)
 			return op, ctx.Err()
 		case <-time.After(700 * time.Millisecond):
 		}
