@@ -26,6 +26,9 @@ func mergeInventories(outOfBand, inBand fleet.Inventory) fleet.Inventory {
 	if inBand.TPM != nil {
 		m.TPM = inBand.TPM
 	}
+	if inBand.BMC != nil {
+		m.BMC = inBand.BMC
+	}
 	m.Missing = slices.DeleteFunc(slices.Clone(outOfBand.Missing), func(s string) bool { return suppliedBy(inBand, s) })
 	for _, s := range inBand.Missing {
 		if slices.Contains(outOfBand.Missing, s) && !slices.Contains(m.Missing, s) {

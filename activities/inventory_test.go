@@ -79,9 +79,11 @@ func TestMergeInventories(t *testing.T) {
 	t.Parallel()
 	bmcSaw := fleet.Inventory{Serial: "S1", MemoryMiB: 1024, Disks: []fleet.Disk{{Serial: "D1", Slot: "3", Health: "OK"}},
 		Firmware: []fleet.Component{{Name: "BMC", Version: "1"}}, Missing: []string{"GPUs", "TPM"}}
-	machineSaw := fleet.Inventory{Disks: []fleet.Disk{{Serial: "D1", Path: "/dev/sda"}, {Serial: "D2"}}, GPUs: []fleet.Device{{Model: "H100"}}}
+	machineSaw := fleet.Inventory{Disks: []fleet.Disk{{Serial: "D1", Path: "/dev/sda"}, {Serial: "D2"}}, GPUs: []fleet.Device{{Model: "H100"}},
+		BMC: &fleet.BMCLAN{Address: "192.0.2.17"}}
 	want := fleet.Inventory{Serial: "S1", MemoryMiB: 1024, Disks: []fleet.Disk{{Serial: "D1", Slot: "3", Health: "OK", Path: "/dev/sda"}, {Serial: "D2"}},
-		GPUs: []fleet.Device{{Model: "H100"}}, Firmware: []fleet.Component{{Name: "BMC", Version: "1"}}, Missing: []string{"TPM"}, InBand: true}
+		GPUs: []fleet.Device{{Model: "H100"}}, Firmware: []fleet.Component{{Name: "BMC", Version: "1"}}, Missing: []string{"TPM"}, InBand: true,
+		BMC: &fleet.BMCLAN{Address: "192.0.2.17"}}
 	if diff := cmp.Diff(want, mergeInventories(bmcSaw, machineSaw)); diff != "" {
 		t.Error(diff)
 	}

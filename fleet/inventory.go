@@ -91,6 +91,13 @@ type TPM struct {
 	Version string `json:"version,omitempty"`
 }
 
+// BMCLAN is where a machine says that its own BMC is found.
+type BMCLAN struct {
+	// Address is an IPv4 or IPv6 address.
+	Address string `json:"address"`
+	MAC     string `json:"mac,omitempty"`
+}
+
 // Inventory is the hardware of a machine as it was read.
 type Inventory struct {
 	Vendor         string            `json:"vendor,omitempty"`
@@ -108,7 +115,10 @@ type Inventory struct {
 	BIOSVersion    string            `json:"biosVersion,omitempty"`
 	BIOSAttributes map[string]string `json:"biosAttributes,omitempty"`
 	TPM            *TPM              `json:"tpm,omitempty"`
-	Health         string            `json:"health,omitempty"`
+	// BMC is what the machine's agent read of its own BMC over the system
+	// interface.
+	BMC    *BMCLAN `json:"bmc,omitempty"`
+	Health string  `json:"health,omitempty"`
 	// Missing says in plain words what the source did not give.
 	Missing []string `json:"missing,omitempty"`
 	// InBand says that what the machine sees of itself is part of it, beside what

@@ -128,6 +128,9 @@ func inventoryChanges(before, after fleet.Inventory) []string {
 	named("uuid", before.UUID, after.UUID)
 	named("BIOS version", before.BIOSVersion, after.BIOSVersion)
 	named("health", before.Health, after.Health)
+	if before.BMC != nil && after.BMC != nil {
+		named("BMC address", before.BMC.Address, after.BMC.Address)
+	}
 	if before.MemoryMiB != after.MemoryMiB {
 		out = append(out, fmt.Sprintf("memory: %d MiB is now %d MiB", before.MemoryMiB, after.MemoryMiB))
 	}

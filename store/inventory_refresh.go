@@ -111,6 +111,7 @@ func carried(doc, before, after fleet.Inventory) fleet.Inventory {
 	if doc.TPM != nil {
 		m.TPM = doc.TPM
 	}
+	m.BMC = doc.BMC
 	m.Disks = cameAndWent(doc.Disks, before.Disks, after.Disks, func(a, b fleet.Disk) bool { return a.Serial != "" && a.Serial == b.Serial })
 	m.NICs = cameAndWent(doc.NICs, before.NICs, after.NICs, func(a, b fleet.NIC) bool { return a.MAC != "" && strings.EqualFold(a.MAC, b.MAC) })
 	m.GPUs = cameAndWent(doc.GPUs, before.GPUs, after.GPUs, sameDevice)

@@ -101,7 +101,7 @@ func TestRefreshInventoryInBand(t *testing.T) {
 	t.Parallel()
 	o := rested(t, inventory("1", []string{"d1", "d2"}))
 	inBand := inventory("1", []string{"d1", "d2", "usb"}, "g1")
-	inBand.InBand, inBand.TPM = true, &fleet.TPM{}
+	inBand.InBand, inBand.TPM, inBand.BMC = true, &fleet.TPM{}, &fleet.BMCLAN{Address: "192.0.2.17"}
 	o.exec(`UPDATE inventories SET doc = $1`, inBand)
 	o.refresh(fleet.PowerOn, inventory("1", []string{"d2", "d3"}), true)
 	m, err := store.LoadMetal(t.Context(), o.pool, "node_a")
@@ -109,7 +109,7 @@ func TestRefreshInventoryInBand(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := inventory("1", []string{"d2", "usb", "d3"}, "g1")
-	want.InBand, want.TPM = true, &fleet.TPM{}
+	want.InBand, want.TPM, want.BMC = true, &fleet.TPM{}, &fleet.BMCLAN{Address: "192.0.2.17"}
 	if diff := cmp.Diff(&want, m.Inventory); diff != "" {
 		t.Errorf("inventory (-want +got):\n%s", diff)
 	}
@@ -122,6 +122,32 @@ func TestRefreshInventoryInBand(t *testing.T) {
 	o.refresh(fleet.PowerOn, inventory("1", []string{"d1"}), true)
 	if m, err = store.LoadMetal(t.Context(), o.pool, "node_a"); err != nil || len(m.Inventory.Disks) != 3 || o.changes() != nil {
 		t.Errorf("disks %v, told %v (%v): want neither touched", m.Inventory.Disks, o.changes(), err)
+	}
+}
+
+// Where the host says that its BMC is found is told when it moved, and no news
+// where a reading does not say.
+func TestInventoryBMCAddressMoved(t *testing.T) {
+	t.Parallel()
+	o := newOps(t)
+	o.mustBegin("op_1", fleet.VerbInspect)
+	at := func(address string) fleet.Inventory {
+		return fleet.Inventory{InBand: true, BMC: &fleet.BMCLAN{Address: address}}
+	}
+	for _, c := range []struct {
+		inv  fleet.Inventory
+		want []string
+	}{
+		{at("192.0.2.17"), nil}, {at("192.0.2.17"), nil},
+		{at("192.0.2.18"), []string{`BMC address: "192.0.2.17" is now "192.0.2.18"`}}, {fleet.Inventory{}, nil},
+	} {
+		o.exec(`DELETE FROM events`)
+		if err := o.RecordInventory(t.Context(), "op_1", c.inv); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.want, o.changes()); diff != "" {
+			t.Errorf("changes (-want +got):\n%s", diff)
+		}
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	ipmi "github.com/bougou/go-ipmi/pkg/client"
+
 	"github.com/bettercompute/compute/agent"
 	"github.com/bettercompute/compute/agent/sshd"
 	"github.com/bettercompute/compute/fleet"
@@ -27,6 +29,8 @@ type Host struct {
 	Reference func(ctx context.Context) (time.Time, error)
 	// SSHD is the host's sshd; the zero value is where distributions put it.
 	SSHD sshd.Config
+	// IPMI opens the way to the machine's own BMC; nil is the kernel's driver.
+	IPMI func() (*ipmi.Client, error)
 }
 
 // reader reads the kernel's files and keeps what was missing.
@@ -62,7 +66,7 @@ func (h *Host) Hardware(context.Context) (fleet.Hardware, error) {
 }
 
 // Inventory reads the hardware.
-func (h *Host) Inventory(context.Context) (fleet.Inventory, error) {
+func (h *Host) Inventory(ctx context.Context) (fleet.Inventory, error) {
 	r := &reader{root: h.Root}
 	inv := fleet.Inventory{Vendor: r.text("sys/class/dmi/id/sys_vendor"), Model: r.text("sys/class/dmi/id/product_name"), Serial: r.serial(),
 		UUID: r.text("sys/class/dmi/id/product_uuid"), BIOSVersion: r.text("sys/class/dmi/id/bios_version")}
@@ -77,6 +81,7 @@ func (h *Host) Inventory(context.Context) (fleet.Inventory, error) {
 	inv.GPUs, inv.PCIDevices = r.pci()
 	inv.TPM = r.tpm()
 	inv.Firmware = r.firmware(inv.BIOSVersion)
+	inv.BMC = h.bmc(ctx, r)
 	r.miss("health: the kernel tells none for the machine as a whole")
 	inv.Missing = r.missing
 	return inv, nil

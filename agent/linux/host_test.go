@@ -99,7 +99,8 @@ func TestInventory(t *testing.T) {
 		PCIDevices: []fleet.Device{{Model: "1a03:2000", PCIAddress: "0000:02:00.0", Kind: "030000"}},
 		Firmware:   []fleet.Component{{Name: "BIOS", Version: "2.1"}},
 		TPM:        &fleet.TPM{Present: true, Version: "2.0"},
-		Missing:    []string{"health: the kernel tells none for the machine as a whole"},
+		Missing: []string{"BMC address: there is no IPMI device (a machine without a BMC, or modprobe ipmi_si ipmi_devintf)",
+			"health: the kernel tells none for the machine as a whole"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("inventory (-want +got):\n%s", diff)

@@ -64,7 +64,22 @@ type Config struct {
 	GUID     string
 	// NoFRU leaves out the board's names.
 	NoFRU bool
+	// Address and MAC are what it says of its network; "" is a BMC that refuses
+	// the question.
+	Address, MAC string
 }
+
+// lan is ipmi_sim's external program for the network's configuration.
+const lan = `#!/bin/sh
+[ "$1" = get ] || exit 0
+shift
+for p in "$@"; do
+  case $p in
+    ip_addr) echo "ip_addr:%s" ;;
+    mac_addr) echo "mac_addr:%s" ;;
+  esac
+done
+`
 
 // Start starts ipmi_sim with a machine that is off, and ends it with the test.
 func Start(t testing.TB) *Sim {
@@ -75,13 +90,18 @@ func Start(t testing.TB) *Sim {
 // StartWith starts one that differs from the usual.
 func StartWith(t testing.TB, c Config) *Sim {
 	t.Helper()
-	c = Config{Password: c.Password, GUID: cmp.Or(c.GUID, GUID), NoFRU: c.NoFRU}
+	c.GUID = cmp.Or(c.GUID, GUID)
 	s := &Sim{t: t, Dir: t.TempDir(), Port: FreePort(t)}
 	s.Write("power", "0\n", 0o600)
 	s.Write("boot", "none\n", 0o600)
 	s.Write("calls", "", 0o600)
 	s.Write("chassis", chassis, 0o700)
 	s.Write("fru.bin", string(fru("Acme", "GPU Server 8", "SN-0042")), 0o600)
+	network := ""
+	if c.Address != "" {
+		s.Write("lan", fmt.Sprintf(lan, c.Address, c.MAC), 0o700)
+		network = fmt.Sprintf("lan_config_program %q", s.Dir+"/lan")
+	}
 	s.Write("lan.conf", fmt.Sprintf(`name "sim"
 set_working_mc 0x20
   startlan 1
@@ -92,10 +112,11 @@ set_working_mc 0x20
     allowed_auths_operator none md2 md5 straight
     allowed_auths_admin none md2 md5 straight
     guid %s
+    %s
   endlan
   chassis_control "%s/chassis %s"
   user 2 true %q %q admin 10
-`, s.Port, c.GUID, s.Dir, s.Dir, User, Password), 0o600)
+`, s.Port, c.GUID, network, s.Dir, s.Dir, User, Password), 0o600)
 	board := ""
 	if !c.NoFRU {
 		board = fmt.Sprintf("mc_add_fru_data 0x20 0 %d file 0 \"%s/fru.bin\"\n", len(fru("Acme", "GPU Server 8", "SN-0042")), s.Dir)
