@@ -21,10 +21,10 @@ const (
 )
 
 // conflicts returns the lines of the host's own configuration, in blocks of Match
-// too, that the drop-in would override.
+// too, that the drop-in would override, or that would override it.
 func (c *Config) conflicts() ([]string, error) {
-	f := finder{skip: filepath.Clean(c.dropIn())}
-	if err := f.read(c.file(), 0); err != nil {
+	f := finder{skip: c.dropIn()}
+	if err := f.read(c.file(), 0, false); err != nil {
 		return nil, err
 	}
 	return f.found, nil
@@ -36,8 +36,10 @@ type finder struct {
 	found []string
 }
 
-func (f *finder) read(path string, depth int) error {
-	if filepath.Clean(path) == f.skip || depth > includeDepth {
+// read looks through a file. in says that it is included by a block of Match; a
+// block that begins in a file ends with it.
+func (f *finder) read(path string, depth int, in bool) error {
+	if sameFile(path, f.skip) || depth > includeDepth {
 		return nil
 	}
 	b, err := os.ReadFile(path)
@@ -52,15 +54,18 @@ func (f *finder) read(path string, depth int) error {
 		number++
 		keyword, args := directive(line)
 		switch {
+		case keyword == "match":
+			in = true
 		case keyword == "include":
 			for _, pattern := range args {
-				if err := f.include(pattern, depth); err != nil {
+				if err := f.include(pattern, depth, in); err != nil {
 					return err
 				}
 			}
 		case slices.Contains(owned, keyword):
-			if len(args) > 0 && strings.EqualFold(args[0], "none") {
-				continue // sshd's own default
+			// sshd's own default; in a block of Match it takes ours away.
+			if len(args) > 0 && strings.EqualFold(args[0], "none") && !in {
+				continue
 			}
 			f.found = append(f.found, fmt.Sprintf("%s line %d: %s", path, number, strings.TrimSpace(line)))
 		}
@@ -68,16 +73,29 @@ func (f *finder) read(path string, depth int) error {
 	return nil
 }
 
-func (f *finder) include(pattern string, depth int) error {
+// sameFile says whether two paths lead to one file, whatever links are on them.
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
+
+func (f *finder) include(pattern string, depth int, in bool) error {
 	if !filepath.IsAbs(pattern) {
 		pattern = filepath.Join(includeBase, pattern)
 	}
-	paths, err := filepath.Glob(pattern)
+	paths, err := filepath.Glob(strings.ReplaceAll(pattern, "[!", "[^"))
 	if err != nil {
 		return fmt.Errorf("read sshd's configuration: Include %s: %w", pattern, err)
 	}
 	for _, p := range paths {
-		if err := f.read(p, depth+1); err != nil {
+		if strings.HasPrefix(filepath.Base(p), ".") && !strings.HasPrefix(filepath.Base(pattern), ".") {
+			continue // no wildcard of sshd's stands for the dot
+		}
+		if err := f.read(p, depth+1, in); err != nil {
 			return err
 		}
 	}
@@ -85,33 +103,48 @@ func (f *finder) include(pattern string, depth int) error {
 }
 
 // directive splits a line into its keyword, in lower case, and its arguments, as
-// sshd does: after blanks, or one =, with quotes around arguments.
+// sshd does: the keyword may be quoted, and = may stand between the two.
 func directive(line string) (keyword string, args []string) {
-	line = strings.TrimSpace(line)
+	line = strings.TrimLeft(strings.TrimRight(line, " \t\r\n\f"), " \t\r=")
 	if line == "" || line[0] == '#' {
 		return "", nil
 	}
-	end := strings.IndexAny(line, " \t=\"")
-	if end < 0 {
-		return strings.ToLower(line), nil
+	rest := ""
+	if quoted, ok := strings.CutPrefix(line, `"`); ok {
+		keyword, rest, _ = strings.Cut(quoted, `"`)
+	} else if end := strings.IndexAny(line, " \t\r=\""); end >= 0 {
+		keyword, rest = line[:end], line[end:]
+	} else {
+		keyword = line
 	}
-	keyword = strings.ToLower(line[:end])
-	rest := strings.TrimLeft(line[end:], " \t")
-	rest = strings.TrimPrefix(rest, "=")
+	rest = strings.TrimPrefix(strings.TrimLeft(rest, " \t\r"), "=")
+	return strings.ToLower(keyword), arguments(rest)
+}
+
+// arguments splits what follows a keyword: at blanks that are neither quoted nor
+// escaped, up to a comment.
+func arguments(s string) (args []string) {
 	for {
-		rest = strings.TrimLeft(rest, " \t")
-		if rest == "" || rest[0] == '#' {
-			return keyword, args
+		s = strings.TrimLeft(s, " \t")
+		if s == "" || s[0] == '#' {
+			return args
 		}
-		if quoted, ok := strings.CutPrefix(rest, `"`); ok {
-			arg, after, _ := strings.Cut(quoted, `"`)
-			args, rest = append(args, arg), after
-			continue
+		var arg strings.Builder
+		var quote byte
+		i := 0
+		for ; i < len(s) && (quote != 0 || s[i] != ' ' && s[i] != '\t'); i++ {
+			switch c := s[i]; {
+			case c == '\\' && i+1 < len(s) && (strings.IndexByte(`'"\`, s[i+1]) >= 0 || quote == 0 && s[i+1] == ' '):
+				i++
+				arg.WriteByte(s[i])
+			case quote == 0 && (c == '"' || c == '\''):
+				quote = c
+			case quote != 0 && c == quote:
+				quote = 0
+			default:
+				arg.WriteByte(c)
+			}
 		}
-		end := strings.IndexAny(rest, " \t")
-		if end < 0 {
-			return keyword, append(args, rest)
-		}
-		args, rest = append(args, rest[:end]), rest[end:]
+		args, s = append(args, arg.String()), s[i:]
 	}
 }

@@ -107,7 +107,8 @@ func (c *Config) inForce(ctx context.Context) error {
 	}
 	for _, d := range c.directives() {
 		if got := settings[strings.ToLower(d[0])]; got != d[1] {
-			return fmt.Errorf("%s is not in force: %s says %q; does %s include %s?", c.dropIn(), d[0], got, c.file(), filepath.Dir(c.dropIn()))
+			return fmt.Errorf("%s is not in force: %s says %q; does %s include %s, before any Match and any %s of its own?",
+				c.dropIn(), d[0], got, c.file(), filepath.Dir(c.dropIn()), d[0])
 		}
 	}
 	return nil
@@ -138,6 +139,9 @@ func (c *Config) reload(ctx context.Context) error {
 	settings, err := c.settings(ctx)
 	if err != nil {
 		return err
+	}
+	if settings["pidfile"] == "none" {
+		return fmt.Errorf("the running sshd cannot be found, and so not be told to read its configuration: %s says PidFile none", c.file())
 	}
 	b, err := os.ReadFile(settings["pidfile"])
 	if errors.Is(err, os.ErrNotExist) {
@@ -188,8 +192,8 @@ func (c *Config) makeKRL(ctx context.Context, path string, s fleet.SSHSpec) erro
 			return err
 		}
 	}
-	if _, err := output(ctx, c.Keygen, "-Q", "-l", "-f", path); err != nil {
-		return fmt.Errorf("read the revocation list that was made: %w", err)
+	if _, err := c.readKRL(ctx, path); err != nil {
+		return err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -199,4 +203,19 @@ func (c *Config) makeKRL(ctx context.Context, path string, s fleet.SSHSpec) erro
 		return fmt.Errorf("bring the revocation list to the disk: %w", err)
 	}
 	return nil
+}
+
+// readKRL lists what a revocation list refuses.
+func (c *Config) readKRL(ctx context.Context, path string) (string, error) {
+	out, err := output(ctx, c.Keygen, "-Q", "-l", "-f", path)
+	if err != nil {
+		return "", fmt.Errorf("read the revocation list: %w", err)
+	}
+	var b strings.Builder
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, "#") { // its number and when it was made
+			b.WriteString(line)
+		}
+	}
+	return b.String(), nil
 }

@@ -8,11 +8,10 @@ package sshd
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,9 +41,11 @@ type Config struct {
 
 // The names below Dir. current is a link to the folder of the NodeSpec in force,
 // so that a new one takes the place of the old in one step; sshd reads what it
-// holds at each login.
+// holds at each login. reload.due is there from before the drop-in is written
+// until the running sshd was told of it, whatever ends the agent in between.
 const (
 	nameCurrent    = "current"
+	nameReload     = "reload.due"
 	nameCAs        = "ca.pub"
 	nameKRL        = "revoked.krl"
 	namePrincipals = "principals"
@@ -54,8 +55,9 @@ func (c *Config) file() string { return or(c.File, "/etc/ssh/sshd_config") }
 func (c *Config) dropIn() string {
 	return or(c.DropIn, "/etc/ssh/sshd_config.d/better-compute.conf")
 }
-func (c *Config) dir() string     { return or(c.Dir, "/etc/ssh/better-compute") }
-func (c *Config) current() string { return filepath.Join(c.dir(), nameCurrent) }
+func (c *Config) dir() string       { return or(c.Dir, "/etc/ssh/better-compute") }
+func (c *Config) current() string   { return filepath.Join(c.dir(), nameCurrent) }
+func (c *Config) reloadDue() string { return filepath.Join(c.dir(), nameReload) }
 
 func or(s, otherwise string) string {
 	if s != "" {
@@ -105,10 +107,9 @@ func (c *Config) Apply(ctx context.Context, spec fleet.NodeSpec) (conflict strin
 		return "the host's own configuration is left as it is, and break-glass logins do not work beside it: " + strings.Join(lines, "; "), c.remove(ctx)
 	}
 	name, err := c.stage(ctx, *spec.SSH)
-	if err != nil {
-		return "", err
+	if err == nil {
+		conflict, err = c.enforce(ctx, name)
 	}
-	conflict, err = c.enforce(ctx, name)
 	return conflict, errors.Join(err, c.tidy())
 }
 
@@ -143,23 +144,16 @@ func check(spec fleet.NodeSpec) error {
 }
 
 // stage writes what the drop-in is to name into a folder of its own, and returns
-// the folder's name, which is that of its content.
+// the folder's name: that of the one in force when it holds the same, untouched.
 func (c *Config) stage(ctx context.Context, s fleet.SSHSpec) (string, error) {
-	doc, err := json.Marshal(s)
+	if err := makeDir(c.dir()); err != nil {
+		return "", err
+	}
+	fresh, err := os.MkdirTemp(c.dir(), "spec-")
 	if err != nil {
-		return "", fmt.Errorf("write the SSH part of the NodeSpec: %w", err)
+		return "", fmt.Errorf("make a folder for the SSH files: %w", err)
 	}
-	sum := sha256.Sum256(doc)
-	name := hex.EncodeToString(sum[:8])
-	folder := filepath.Join(c.dir(), name)
-	if _, err := os.Stat(folder); err == nil {
-		return name, nil
-	}
-	fresh := folder + ".new"
-	if err := os.RemoveAll(fresh); err != nil {
-		return "", fmt.Errorf("make room for the SSH files: %w", err)
-	}
-	for _, d := range []string{c.dir(), fresh, filepath.Join(fresh, namePrincipals)} {
+	for _, d := range []string{fresh, filepath.Join(fresh, namePrincipals)} {
 		if err := makeDir(d); err != nil {
 			return "", err
 		}
@@ -176,10 +170,47 @@ func (c *Config) stage(ctx context.Context, s fleet.SSHSpec) (string, error) {
 	if err := c.makeKRL(ctx, filepath.Join(fresh, nameKRL), s); err != nil {
 		return "", err
 	}
-	if err := os.Rename(fresh, folder); err != nil {
-		return "", fmt.Errorf("put the SSH files in place: %w", err)
+	want, err := c.content(ctx, fresh)
+	if err != nil {
+		return "", err
 	}
-	return name, nil
+	if name, err := os.Readlink(c.current()); err == nil {
+		// One that somebody damaged cannot be read, or differs.
+		if have, err := c.content(ctx, filepath.Join(c.dir(), name)); err == nil && maps.Equal(have, want) {
+			return name, nil
+		}
+	}
+	return filepath.Base(fresh), nil
+}
+
+// content is what a staged folder holds: by path, its mode and text. Of the
+// revocation list, which names the time when it was made, it is what it refuses.
+func (c *Config) content(ctx context.Context, folder string) (map[string]string, error) {
+	m := map[string]string{}
+	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		text := ""
+		switch {
+		case d.Name() == nameKRL:
+			text, err = c.readKRL(ctx, path)
+		case d.Type().IsRegular():
+			var b []byte
+			b, err = os.ReadFile(path)
+			text = string(b)
+		}
+		m[strings.TrimPrefix(path, folder)] = info.Mode().String() + " " + text
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the SSH files: %w", err)
+	}
+	return m, nil
 }
 
 // enforce makes a staged folder the one in force and has the drop-in name it. A
@@ -196,7 +227,10 @@ func (c *Config) enforce(ctx context.Context, name string) (conflict string, err
 		if err := c.point(name); err != nil {
 			return "", err
 		}
-		return words(c.inForce(ctx)), nil
+		if err := c.inForce(ctx); err != nil {
+			return err.Error(), nil
+		}
+		return "", c.reloadIfDue(ctx)
 	}
 	before, err := os.Readlink(c.current())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -210,23 +244,29 @@ func (c *Config) enforce(ctx context.Context, name string) (conflict string, err
 	if err := c.point(name); err != nil {
 		return "", err
 	}
+	if err := errors.Join(writeFile(c.reloadDue(), nil), os.MkdirAll(filepath.Dir(c.dropIn()), 0o755)); err != nil {
+		return "", fmt.Errorf("make ready for the drop-in: %w", err)
+	}
 	if err := errors.Join(writeFile(c.dropIn(), c.dropInText()), c.inForce(ctx)); err != nil {
 		return "", errors.Join(err, c.takeBack(old, before))
 	}
-	if err := c.reload(ctx); err != nil {
+	if err := c.reloadIfDue(ctx); err != nil {
 		// The running sshd may have read it all the same.
 		return "", errors.Join(err, c.takeBack(old, before), c.reload(ctx))
 	}
 	return "", nil
 }
 
-// words are an error's, "" for none: trouble of the host that is told as a
-// condition.
-func words(err error) string {
-	if err == nil {
-		return ""
+// reloadIfDue tells the running sshd of a drop-in that was put in place by an
+// agent that ended before it told.
+func (c *Config) reloadIfDue(ctx context.Context) error {
+	if !there(c.reloadDue()) {
+		return nil
 	}
-	return err.Error()
+	if err := c.reload(ctx); err != nil {
+		return err
+	}
+	return removeFile(c.reloadDue())
 }
 
 // takeBack undoes an enforce that failed. A drop-in that was there before is put
@@ -244,6 +284,9 @@ func (c *Config) takeBack(old []byte, before string) error {
 
 // point makes current a link to a folder, in one step.
 func (c *Config) point(name string) error {
+	if now, err := os.Readlink(c.current()); err == nil && now == name {
+		return nil
+	}
 	fresh := c.current() + ".new"
 	if err := removeFile(fresh); err != nil {
 		return err
@@ -268,7 +311,7 @@ func (c *Config) tidy() error {
 		return fmt.Errorf("look for SSH files that are not in force: %w", err)
 	}
 	for _, e := range entries {
-		if e.Name() != keep && e.Name() != nameCurrent {
+		if e.Name() != keep && e.Name() != nameCurrent && e.Name() != nameReload {
 			if err := os.RemoveAll(filepath.Join(c.dir(), e.Name())); err != nil {
 				return fmt.Errorf("remove SSH files that are not in force: %w", err)
 			}
@@ -285,19 +328,27 @@ func (c *Config) Remove(ctx context.Context) error {
 }
 
 func (c *Config) remove(ctx context.Context) error {
-	if _, err := os.Lstat(c.dropIn()); err == nil {
-		if err := removeFile(c.dropIn()); err != nil {
-			return err
-		}
-		// Before the files go: the running sshd still names them.
-		if err := c.reload(ctx); err != nil {
-			return err
-		}
+	if !there(c.dropIn()) && !there(c.dir()) {
+		return nil
+	}
+	if err := removeFile(c.dropIn()); err != nil {
+		return err
+	}
+	// Before the files go: the running sshd still names them, also when an agent
+	// ended that had removed the drop-in, and refuses every key without its
+	// revocation list.
+	if err := c.reload(ctx); err != nil {
+		return err
 	}
 	if err := os.RemoveAll(c.dir()); err != nil {
 		return fmt.Errorf("remove the SSH files: %w", err)
 	}
 	return nil
+}
+
+func there(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 func makeDir(path string) error {

@@ -214,13 +214,10 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// The files are what sshd's strict modes and its user processes need, whatever
-// the agent's umask is.
-func TestFiles(t *testing.T) {
-	t.Parallel()
-	s := sshdtest.New(t)
-	ca := authority{t, newSigner(t)}
-	apply(t, s, ca.spec(s, nil))
+// modes checks that the files are what sshd's strict modes and its user processes
+// need.
+func modes(t *testing.T, s *sshdtest.Server) {
+	t.Helper()
 	for name, want := range map[string]os.FileMode{"": 0o755, "current/": 0o755, "current/principals": 0o755, "current/principals/" + s.Account: 0o644,
 		"current/ca.pub": 0o644, "current/revoked.krl": 0o644} {
 		info, err := os.Stat(s.Config.Dir + "/" + name)
@@ -228,6 +225,18 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%q: %v (%v), want %v", name, info.Mode(), err, want)
 		}
 	}
+	if info, err := os.Stat(s.Config.DropIn); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("the drop-in: %v (%v)", info.Mode(), err)
+	}
+}
+
+// The revocation list is one that ssh-keygen reads.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	ca := authority{t, newSigner(t)}
+	apply(t, s, ca.spec(s, nil))
+	modes(t, s)
 	out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-Q", "-l", "-f", s.Config.Dir+"/current/revoked.krl").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "serial: 1-1000") {
 		t.Errorf("the revocation list: %v %s", err, out)

@@ -1,0 +1,433 @@
+package sshd_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bettercompute/compute/agent/sshd"
+	"github.com/bettercompute/compute/agent/sshd/sshdtest"
+	"github.com/bettercompute/compute/fleet"
+)
+
+// asAgent has the test's own program apply a NodeSpec as a process of its own,
+// which can be killed and has a umask of its own.
+const asAgent = "SSHD_TEST_AGENT"
+
+// errand is what asAgent is told.
+type errand struct {
+	File, DropIn, Dir string
+	Spec              fleet.NodeSpec
+	Umask             int
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(asAgent); text != "" {
+		var e errand
+		if err := json.Unmarshal([]byte(text), &e); err != nil {
+			panic(err)
+		}
+		syscall.Umask(e.Umask)
+		c := sshd.Config{File: e.File, DropIn: e.DropIn, Dir: e.Dir}
+		if conflict, err := c.Apply(context.Background(), e.Spec); err != nil || conflict != "" {
+			fmt.Fprintln(os.Stderr, conflict, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// agent is a process that applies a NodeSpec.
+func agent(t *testing.T, s *sshdtest.Server, spec fleet.NodeSpec, umask int) *exec.Cmd {
+	t.Helper()
+	text, err := json.Marshal(errand{s.Config.File, s.Config.DropIn, s.Config.Dir, spec, umask})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0]) //nolint:noctx // it ends with its errand
+	cmd.Env = append(os.Environ(), asAgent+"="+string(text))
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// Every line that sshd takes for a directive is read as sshd reads it: as a host's
+// own CA, or a file that is included.
+func TestConflictForms(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	ca := authority{t, newSigner(t)}
+	for name, text := range map[string]string{"a.conf": "TrustedUserCAKeys /of/a\n", "with blank.conf": "TrustedUserCAKeys /of/blank\n", ".hidden.conf": "TrustedUserCAKeys /of/hidden\n",
+		"matching.conf": "Match User nobody\nPermitTTY no\n", "link.conf": ""} {
+		s.Write(name, text)
+	}
+	own, err := os.ReadFile(s.Config.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(own), "\n") // without its Include of the drop-in's folder
+	found := 0
+	for _, line := range []string{
+		"TrustedUserCAKeys /x", "trustedusercakeys=/x", "TrustedUserCAKeys = /x", `TrustedUserCAKeys= "/x y"`, "TrustedUserCAKeys '/x'", `"TrustedUserCAKeys" /x`,
+		"  \t TrustedUserCAKeys\t/x", "=TrustedUserCAKeys /x", `"TrustedUserCAKeys"=/x`, "TrustedUserCAKeys /x\r", "TrustedUserCAKeys /x \f", "TrustedUserCAKeys none",
+		"TrustedUserCAKeys NONE", `TrustedUserCAKeys "none"`, `TrustedUserCAKeys n\one`, "TrustedUserCAKeys no'ne'", "TrustedUserCAKeys /x # theirs", "TrustedUserCAKeys a#b",
+		"#TrustedUserCAKeys /x", " # TrustedUserCAKeys /x", "PermitTTY yes",
+		"Include 'DIR/a.conf'", `Include "DIR/with blank.conf"`, `Include DIR/with\ blank.conf`, "Include=DIR/a.conf", "Include DIR/[!b].conf", "Include DIR/*idden.conf",
+		"Include DIR/.h*.conf", `Include "DIR/"a.conf`, `"Include" DIR/a.conf`, "Include DIR/nope/*.conf DIR/a.conf", `Include DIR/\a.conf`, "Include DIR/matching.conf\nTrustedUserCAKeys none",
+	} {
+		line = strings.ReplaceAll(line, "DIR", s.Dir)
+		s.Write("bare", rest+line+"\n")
+		out, err := exec.CommandContext(t.Context(), "/usr/sbin/sshd", "-T", "-f", s.Path("bare")).Output()
+		if err != nil {
+			t.Fatalf("%q: sshd does not take it: %v", line, err)
+		}
+		want := !strings.Contains(string(out), "\ntrustedusercakeys none\n")
+		if want {
+			found++
+		}
+		s.Write("sshd_config", string(own)+line+"\n")
+		if conflict, err := s.Config.Apply(t.Context(), ca.spec(s, nil)); err != nil || (conflict != "") != want {
+			t.Errorf("%q: conflict %q (%v), want one: %v", line, conflict, err, want)
+		}
+	}
+	if found < 20 {
+		t.Errorf("sshd reads %d of the lines as a CA", found)
+	}
+}
+
+// In a block of Match, none takes away what the drop-in says for all.
+func TestConflictNoneInMatch(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	ca := authority{t, newSigner(t)}
+	own, err := os.ReadFile(s.Config.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Write("none.conf", "RevokedKeys none\n")
+	for _, lines := range []string{"Match User root\n  RevokedKeys none", "match all\ntrustedusercakeys NONE", "Match User root\nInclude " + s.Path("none.conf")} {
+		s.Write("sshd_config", string(own)+lines+"\n")
+		if conflict, err := s.Config.Apply(t.Context(), ca.spec(s, nil)); err != nil || !strings.Contains(strings.ToLower(conflict), " none") {
+			t.Errorf("%q: conflict %q (%v)", lines, conflict, err)
+		}
+	}
+	// Reached by another path, our own drop-in is still ours.
+	if err := os.Symlink(filepath.Dir(s.Config.DropIn), s.Path("elsewhere")); err != nil {
+		t.Fatal(err)
+	}
+	s.Write("sshd_config", strings.ReplaceAll(string(own), filepath.Dir(s.Config.DropIn), s.Path("elsewhere")))
+	for range 2 {
+		apply(t, s, ca.spec(s, nil))
+	}
+}
+
+// A drop-in that sshd would not read is told and not left there.
+func TestNotInForce(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	ca := authority{t, newSigner(t)}
+	own, err := os.ReadFile(s.Config.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	include, rest, _ := strings.Cut(string(own), "\n")
+	for name, config := range map[string]string{"not included": rest, "included for some": rest + "Match User nobody\n" + include + "\n",
+		"after a none of the host's": "RevokedKeys none\n" + string(own), "of a folder that is not there": rest} {
+		if strings.HasPrefix(name, "of a folder") {
+			if err := os.Remove(filepath.Dir(s.Config.DropIn)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Write("sshd_config", config)
+		conflict, err := s.Config.Apply(t.Context(), ca.spec(s, nil))
+		if err == nil || !strings.Contains(err.Error(), "does "+s.Config.File+" include "+filepath.Dir(s.Config.DropIn)) {
+			t.Errorf("%s: conflict %q, error %v", name, conflict, err)
+		}
+		if _, err := os.Lstat(s.Config.DropIn); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: the drop-in was left (%v)", name, err)
+		}
+		if err := os.MkdirAll(filepath.Dir(s.Config.DropIn), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Where the folder is included and not there yet, it is made.
+	s.Write("sshd_config", string(own))
+	if err := os.Remove(filepath.Dir(s.Config.DropIn)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, s, ca.spec(s, nil))
+}
+
+// What somebody removed or changed of our files is put right by the same NodeSpec,
+// and a second run finds nothing to do.
+func TestRepaired(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	s.Start()
+	ca, user := authority{t, newSigner(t)}, newSigner(t)
+	s.Write("authorized_keys", line(user.PublicKey())+"\n")
+	good, revoked := ca.certify(user.PublicKey(), s.Account+"@"+nodeID, 2000, nil), ca.certify(user.PublicKey(), s.Account+"@"+nodeID, 3000, nil)
+	spec := ca.spec(s, func(spec *fleet.SSHSpec) { spec.RevokedSerials = []string{"3000"} })
+	apply(t, s, spec)
+	s.Eventually("the certificate logs in", func() bool { _, err := s.Login(user, good); return err == nil })
+	current := s.Config.Dir + "/current"
+	state := func() string {
+		var b strings.Builder
+		for _, path := range []string{s.Config.DropIn, s.Config.Dir, current, current + "/", current + "/ca.pub", current + "/revoked.krl", current + "/principals/" + s.Account} {
+			info, err := os.Lstat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintln(&b, path, info.Mode(), info.Size(), info.Sys().(*syscall.Stat_t).Ino)
+		}
+		return b.String()
+	}
+	before, reloads := state(), s.Reloads()
+	apply(t, s, spec)
+	if after := state(); after != before || s.Reloads() != reloads {
+		t.Errorf("a second run changed\n%sto\n%s%d reloads, then %d", before, after, reloads, s.Reloads())
+	}
+	text := func() string {
+		krl, err := exec.CommandContext(t.Context(), "ssh-keygen", "-Q", "-l", "-f", current+"/revoked.krl").Output()
+		if err != nil {
+			t.Error(err)
+		}
+		_, refused, _ := strings.Cut(string(krl), "Wildcard CA")
+		for _, pattern := range []string{s.Config.DropIn, current + "/ca.pub", current + "/principals/*"} {
+			paths, err := filepath.Glob(pattern)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range paths {
+				b, err := os.ReadFile(path)
+				refused += fmt.Sprintf("%s: %s (%v)\n", path, b, err)
+			}
+		}
+		return refused
+	}
+	whole := text()
+	write := func(name, text string) func() error {
+		return func() error { return os.WriteFile(current+name, []byte(text), 0o644) } //nolint:gosec // as somebody would
+	}
+	for name, damage := range map[string]func() error{
+		"no revocation list":         func() error { return os.Remove(current + "/revoked.krl") },
+		"an empty revocation list":   write("/revoked.krl", ""),
+		"another revocation list":    func() error { return exec.Command("ssh-keygen", "-k", "-f", current+"/revoked.krl").Run() }, //nolint:noctx // at once
+		"one that none can read":     func() error { return os.Chmod(current+"/revoked.krl", 0) },
+		"no CA":                      write("/ca.pub", "\n"),
+		"more principals":            write("/principals/"+s.Account, s.Account+"\n"),
+		"another account's file":     write("/principals/nobody", "x\n"),
+		"principals open to others":  func() error { return os.Chmod(current+"/principals", 0o777) }, //nolint:gosec // as somebody would
+		"principals closed to users": func() error { return os.Chmod(current+"/principals", 0o700) },
+		"no link":                    func() error { return os.Remove(current) },
+		"no files":                   func() error { return os.RemoveAll(s.Config.Dir) },
+		"no drop-in":                 func() error { return os.Remove(s.Config.DropIn) },
+		"another drop-in":            func() error { return os.WriteFile(s.Config.DropIn, []byte("# none\n"), 0o644) }, //nolint:gosec // as somebody would
+	} {
+		if err := damage(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		apply(t, s, spec)
+		modes(t, s)
+		if now := text(); now != whole {
+			t.Errorf("%s: put right as\n%s, was\n%s", name, now, whole)
+		}
+	}
+	s.Eventually("the certificate and the host's own key log in", func() bool {
+		_, err := s.Login(user, good)
+		_, own := s.Login(user, "")
+		return err == nil && own == nil
+	})
+	if _, err := s.Login(user, revoked); !sshdtest.Refused(err) {
+		t.Errorf("the revoked certificate: %v", err)
+	}
+}
+
+// died runs a change whose agent ends when it is about to tell sshd.
+func died(t *testing.T, s *sshdtest.Server, change func()) {
+	t.Helper()
+	reload := s.Config.Reload
+	told := false
+	s.Config.Reload = func(context.Context) error { told = true; runtime.Goexit(); return nil }
+	done := make(chan struct{})
+	go func() { defer close(done); change() }()
+	<-done
+	s.Config.Reload = reload
+	if !told {
+		t.Error("sshd was not told of a change")
+	}
+}
+
+// An agent that ended before it told the running sshd leaves it to the next one:
+// a drop-in that is there is not taken for one that is in force, and what the
+// running sshd still names is not removed under it.
+func TestEndedBeforeReload(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	s.Start()
+	ca, user := authority{t, newSigner(t)}, newSigner(t)
+	s.Write("authorized_keys", line(user.PublicKey())+"\n")
+	certificate := ca.certify(user.PublicKey(), s.Account+"@"+nodeID, 2000, nil)
+	died(t, s, func() { _, _ = s.Config.Apply(context.Background(), ca.spec(s, nil)) })
+	apply(t, s, ca.spec(s, nil))
+	s.Eventually("the certificate logs in", func() bool { _, err := s.Login(user, certificate); return err == nil })
+	reloads := s.Reloads()
+	apply(t, s, ca.spec(s, nil))
+	if s.Reloads() != reloads {
+		t.Error("it is told again and again")
+	}
+	died(t, s, func() { _ = s.Config.Remove(context.Background()) })
+	if _, err := s.Login(user, ""); err != nil {
+		t.Errorf("the host's own key, while sshd has not been told: %v", err)
+	}
+	if err := s.Config.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Eventually("sshd was told", func() bool { return s.Reloads() > reloads })
+	if _, err := s.Login(user, ""); err != nil {
+		t.Errorf("the host's own key, after it: %v", err)
+	}
+	if _, err := os.Lstat(s.Config.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the files are still there: %v", err)
+	}
+}
+
+// Killed at any moment, the agent leaves a host that lets its own keys in, whoever
+// has sshd read its configuration then, and the next agent ends what it began.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	s.Start()
+	ca, user := authority{t, newSigner(t)}, newSigner(t)
+	s.Write("authorized_keys", line(user.PublicKey())+"\n")
+	certificate := ca.certify(user.PublicKey(), s.Account+"@"+nodeID, 2000, nil)
+	hup := func() {
+		reloads := s.Reloads()
+		s.Eventually("sshd read its configuration", func() bool {
+			// One that it gets while it starts anew it ignores.
+			if out, err := exec.CommandContext(t.Context(), "kill", "-HUP", s.PID()).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			return s.Reloads() > reloads
+		})
+	}
+	for i := range 8 {
+		spec := ca.spec(s, func(spec *fleet.SSHSpec) { spec.RevokedSerials = []string{fmt.Sprint(3000 + i)} })
+		if i%5 == 4 {
+			spec.SSH = nil
+		}
+		cmd := agent(t, s, spec, 0o022)
+		cmd.Stderr = nil
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		timer := time.AfterFunc(time.Duration(i)*15*time.Millisecond, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait() // killed, or done
+		timer.Stop()
+		hup()
+		if _, err := s.Login(user, ""); err != nil {
+			t.Fatalf("killed after %d ms: the host's own key: %v\n%s", i*15, err, s.Log())
+		}
+	}
+	apply(t, s, ca.spec(s, nil))
+	s.Eventually("the certificate logs in", func() bool { _, err := s.Login(user, certificate); return err == nil })
+	entries, err := os.ReadDir(s.Config.Dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("left in the folder: %v (%v), want the link and what it points to", entries, err)
+	}
+}
+
+// The files are what sshd needs also when the agent's umask keeps others out.
+func TestUmask(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	s.Start()
+	ca, user := authority{t, newSigner(t)}, newSigner(t)
+	if err := agent(t, s, ca.spec(s, nil), 0o077).Run(); err != nil {
+		t.Fatal(err)
+	}
+	modes(t, s)
+	s.Eventually("the certificate logs in", func() bool {
+		_, err := s.Login(user, ca.certify(user.PublicKey(), s.Account+"@"+nodeID, 2000, nil))
+		return err == nil
+	})
+}
+
+// An account for which the control plane issues nothing takes no certificate, not
+// even one that names it.
+func TestAccountNotConfigured(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	s.Start()
+	ca, user := authority{t, newSigner(t)}, newSigner(t)
+	apply(t, s, ca.spec(s, func(spec *fleet.SSHSpec) { spec.Principals = map[string][]string{"ops": {"ops@" + nodeID}} }))
+	s.Write("authorized_keys", line(user.PublicKey())+"\n")
+	s.Eventually("sshd was told", func() bool { return s.Reloads() > 0 })
+	if _, err := s.Login(user, ""); err != nil {
+		t.Errorf("the host's own key: %v", err)
+	}
+	other := newSigner(t)
+	for _, principal := range []string{s.Account, s.Account + "@" + nodeID, "ops@" + nodeID} {
+		if _, err := s.Login(other, ca.certify(other.PublicKey(), principal, 2000, nil)); !sshdtest.Refused(err) {
+			t.Errorf("%s: %v", principal, err)
+		}
+	}
+}
+
+// Who reads its configuration again is the sshd that runs, and nobody else.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	ca := authority{t, newSigner(t)}
+	bystander := exec.CommandContext(t.Context(), "sleep", "600")
+	if err := bystander.Start(); err != nil {
+		t.Fatal(err)
+	}
+	gone := exec.CommandContext(t.Context(), "true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"none runs": "", "one that ended": fmt.Sprintln(gone.Process.Pid), "a process of another name": fmt.Sprintln(bystander.Process.Pid)} {
+		if text != "" {
+			s.Write("sshd.pid", text)
+		}
+		apply(t, s, ca.spec(s, nil))
+		if err := s.Config.Remove(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the bystander was ended: %v", err)
+	}
+	own, err := os.ReadFile(s.Config.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ pid, from, to, says string }{
+		"no process id":    {"x\n", "", "", "holds no process id"},
+		"everybody":        {"-1\n", "", "", "holds no process id"},
+		"no file of it":    {"", "PidFile " + s.Path("sshd.pid"), "PidFile none", "PidFile none"},
+		"a broken setting": {"", "MaxStartups 100", "MaxStartups x", "MaxStartups"},
+	} {
+		s.Write("sshd.pid", c.pid)
+		s.Write("sshd_config", string(own))
+		if c.from != "" {
+			s.Write("sshd_config", strings.Replace(string(own), c.from, c.to, 1))
+		}
+		if _, err := s.Config.Apply(t.Context(), ca.spec(s, nil)); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q", name, err, c.says)
+		}
+		if _, err := os.Lstat(s.Config.DropIn); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: the drop-in was left (%v)", name, err)
+		}
+	}
+}
