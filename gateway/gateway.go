@@ -103,21 +103,27 @@ func (g *Gateway) Run(ctx context.Context) {
 // break at any time: polling is the guarantee.
 func (g *Gateway) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := g.store.ListenCommands(ctx, g.waiting.wake); err != nil && ctx.Err() == nil {
+		if err := g.store.ListenCommands(ctx, g.wake); err != nil && ctx.Err() == nil {
 			g.log.Warn("not told of new commands, polling only", "error", err)
 		}
 		pause(ctx, time.Second)
 	}
 }
 
-// poll looks for the commands of all waiting machines with one statement.
+// wake wakes the machine of a boot or node.
+func (g *Gateway) wake(owner string) {
+	g.waiting.wake(owner)
+	g.members.wake(owner)
+}
+
+// poll looks for what there is for all machines with one statement.
 func (g *Gateway) poll(ctx context.Context) {
 	for pause(ctx, g.cfg.Poll) {
-		ids := g.waiting.owners()
-		if len(ids) == 0 {
+		boots := g.waiting.owners()
+		if len(boots) == 0 && g.members.none() {
 			continue
 		}
-		due, err := g.store.OwnersWithCommands(ctx, ids)
+		due, err := g.store.OwnersWithCommands(ctx, g.id, boots)
 		if err != nil {
 			if ctx.Err() == nil {
 				g.log.Warn("looking for commands", "error", err)
@@ -125,7 +131,7 @@ func (g *Gateway) poll(ctx context.Context) {
 			continue
 		}
 		for _, id := range due {
-			g.waiting.wake(id)
+			g.wake(id)
 		}
 	}
 }

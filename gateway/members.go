@@ -16,6 +16,12 @@ const (
 	// touchEvery spaces the statements that note who was heard of.
 	touchEvery = 15 * time.Second
 	beatEvery  = 10 * time.Second
+	// cutOff is how long a gateway serves sessions without reaching Postgres. Then
+	// it ends them: no command would come by it, and another gateway may do better.
+	cutOff = 90 * time.Second
+	// askedWithin bounds each of these statements: a connection on which nothing
+	// comes back is given up.
+	askedWithin = 10 * time.Second
 )
 
 // member is a node whose session this gateway serves.
@@ -23,8 +29,25 @@ type member struct {
 	store.HeldSession
 	// over is closed when the session must end.
 	over chan struct{}
+	// due holds a value while there may be something for the node: whoever waits
+	// takes it, looks, and puts it back unless there was nothing.
+	due chan struct{}
 	// touched is what was noted last.
 	touched time.Time
+}
+
+func newMember(h store.HeldSession) *member {
+	mb := &member{HeldSession: h, over: make(chan struct{}), due: make(chan struct{}, 1), touched: h.Seen}
+	mb.wake() // what came before the session
+	return mb
+}
+
+// wake says that there may be something for the node.
+func (m *member) wake() {
+	select {
+	case m.due <- struct{}{}:
+	default: // it is said already
+	}
 }
 
 // members are the nodes whose sessions this gateway serves.
@@ -42,14 +65,14 @@ func (m *members) open(h store.HeldSession) *member {
 	if old := m.by[h.NodeID]; old != nil {
 		if old.Epoch > h.Epoch {
 			// A later session of the node was opened while this one waited.
-			late := &member{HeldSession: h, over: make(chan struct{})}
+			late := newMember(h)
 			close(late.over)
 			return late
 		}
 		close(old.over)
 	}
 	h.Seen = time.Now()
-	mb := &member{HeldSession: h, over: make(chan struct{}), touched: h.Seen}
+	mb := newMember(h)
 	m.by[h.NodeID] = mb
 	return mb
 }
@@ -67,6 +90,15 @@ func (m *members) heard(nodeID, serial string, epoch int64) *member {
 	return mb
 }
 
+// wake says that there may be something for a node, if it has a session here.
+func (m *members) wake(nodeID string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if mb := m.by[nodeID]; mb != nil {
+		mb.wake()
+	}
+}
+
 // end ends a node's session of an epoch.
 func (m *members) end(nodeID string, epoch int64) {
 	m.mu.Lock()
@@ -75,6 +107,13 @@ func (m *members) end(nodeID string, epoch int64) {
 		close(mb.over)
 		delete(m.by, nodeID)
 	}
+}
+
+// none says that no node has a session here.
+func (m *members) none() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.by) == 0
 }
 
 // held are all sessions; heardOf only those heard of since they were noted.
@@ -94,11 +133,33 @@ func (m *members) heardOf() []store.HeldSession {
 	var out []store.HeldSession
 	for _, mb := range m.by {
 		if mb.Seen.After(mb.touched) {
-			mb.touched = mb.Seen
 			out = append(out, mb.HeldSession)
 		}
 	}
 	return out
+}
+
+// noted remembers that it was noted when these were heard of.
+func (m *members) noted(heard []store.HeldSession) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, h := range heard {
+		if mb := m.by[h.NodeID]; mb != nil && mb.Epoch == h.Epoch {
+			mb.touched = h.Seen
+		}
+	}
+}
+
+// clear ends all sessions and says how many.
+func (m *members) clear() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := len(m.by)
+	for _, mb := range m.by {
+		close(mb.over)
+	}
+	clear(m.by)
+	return n
 }
 
 // forget drops the sessions of nodes that have long been silent: they are lost,
@@ -117,27 +178,55 @@ func (m *members) forget(before time.Time) {
 // keepMembers ends sessions that must end, notes who was heard of, and says that
 // this gateway serves, each for all sessions in one statement.
 func (g *Gateway) keepMembers(ctx context.Context) {
-	var ended, touched, beaten time.Time
+	var ended, noted, beaten time.Time
 	every := min(endEvery, g.cfg.Poll)
+	reached := time.Now()
 	for now := time.Now(); ; now = time.Now() {
 		if now.Sub(ended) >= every {
 			ended = now
 			g.endMembers(ctx)
 		}
-		if now.Sub(touched) >= min(touchEvery, g.store.SeenEvery()/2) {
-			touched = now
-			g.touchMembers(ctx)
-		}
-		if now.Sub(beaten) >= beatEvery {
-			beaten = now
-			if err := g.store.BeatGateway(ctx, g.id, g.joinFingerprint()); err != nil && ctx.Err() == nil {
-				g.log.Warn("saying that the gateway serves", "error", err)
+		// Who was heard of is noted first: a gateway that says that it serves has
+		// told of everybody.
+		beat := now.Sub(beaten) >= beatEvery
+		if beat || now.Sub(noted) >= min(touchEvery, g.store.SeenEvery()/2) {
+			noted = now
+			if g.note(ctx, beat) {
+				reached = now
+				if beat {
+					beaten = now
+				}
 			}
+		}
+		if now.Sub(reached) >= cutOff {
+			g.log.Warn("Postgres was not reached for "+cutOff.String()+": all sessions end", "sessions", g.members.clear())
+			reached = now
 		}
 		if !pause(ctx, every) {
 			return
 		}
 	}
+}
+
+// note notes who was heard of and, if asked to, then that the gateway serves.
+func (g *Gateway) note(ctx context.Context, beat bool) bool {
+	asked, cancel := context.WithTimeout(ctx, askedWithin)
+	defer cancel()
+	heard := g.members.heardOf()
+	var err error
+	if len(heard) > 0 {
+		err = g.store.TouchSessions(asked, heard)
+	}
+	if err == nil {
+		g.members.noted(heard)
+	}
+	if err == nil && beat {
+		err = g.store.BeatGateway(asked, g.id, g.joinFingerprint())
+	}
+	if err != nil && ctx.Err() == nil {
+		g.log.Warn("noting who was heard of", "error", err)
+	}
+	return err == nil
 }
 
 // joinFingerprint is that of the CA by which joining machines know the gateway,
@@ -155,7 +244,9 @@ func (g *Gateway) endMembers(ctx context.Context) {
 	if len(held) == 0 {
 		return
 	}
-	ended, err := g.store.EndedSessions(ctx, held)
+	asked, cancel := context.WithTimeout(ctx, askedWithin)
+	defer cancel()
+	ended, err := g.store.EndedSessions(asked, held)
 	if err != nil {
 		if ctx.Err() == nil {
 			g.log.Warn("looking for ended sessions", "error", err)
@@ -169,15 +260,5 @@ func (g *Gateway) endMembers(ctx context.Context) {
 	for _, id := range ended {
 		g.log.Info("session ended", "node", id)
 		g.members.end(id, epochs[id])
-	}
-}
-
-func (g *Gateway) touchMembers(ctx context.Context) {
-	heard := g.members.heardOf()
-	if len(heard) == 0 {
-		return
-	}
-	if err := g.store.TouchSessions(ctx, heard); err != nil && ctx.Err() == nil {
-		g.log.Warn("noting who was heard of", "error", err)
 	}
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
@@ -75,20 +76,12 @@ func (g *Gateway) memberNext(w http.ResponseWriter, r *http.Request, m *member) 
 	}
 	timer := time.NewTimer(min(time.Duration(max(in.WaitSeconds, 0))*time.Second, g.store.SeenEvery()))
 	defer timer.Stop()
-	woken, remove := g.waiting.add(m.NodeID)
-	defer remove()
 	for {
-		out, err := g.forMember(r.Context(), m.NodeID, in.Spec)
-		if err != nil {
-			g.answerError(w, r, err)
-			return
-		}
-		if out != nil {
-			answerJSON(w, out)
-			return
-		}
 		select {
-		case <-woken:
+		case <-m.due:
+			if g.takeDue(w, r, m, in.Spec) {
+				return
+			}
 		case <-timer.C:
 			w.WriteHeader(http.StatusNoContent)
 			return
@@ -98,10 +91,36 @@ func (g *Gateway) memberNext(w http.ResponseWriter, r *http.Request, m *member) 
 		case <-r.Context().Done():
 			return
 		case <-g.closing:
-			w.WriteHeader(http.StatusNoContent)
+			g.answerError(w, r, closingNow())
 			return
 		}
 	}
+}
+
+// closingNow sends the agents of a gateway that stops to come back, or to go to
+// another one, not all at the same moment.
+func closingNow() error {
+	return &fleet.Error{Code: fleet.CodeUnavailable, Reason: "closing", Detail: "this gateway stops; come back", RetryAfter: time.Second + rand.N(closingSpread)}
+}
+
+// closingSpread is over how long the agents of a gateway that stops come back.
+const closingSpread = 10 * time.Second
+
+// takeDue answers with what there is for a node and says whether it answered. A
+// heartbeat of a node for which there is nothing asks no database.
+func (g *Gateway) takeDue(w http.ResponseWriter, r *http.Request, m *member, spec int64) (answered bool) {
+	out, err := g.forMember(r.Context(), m.NodeID, spec)
+	if err == nil && out == nil {
+		return false
+	}
+	// There may be more, or this answer gets lost.
+	m.wake()
+	if err != nil {
+		g.answerError(w, r, err)
+		return true
+	}
+	answerJSON(w, out)
+	return true
 }
 
 // forMember is what there is for a node, nil when there is nothing. A newer spec

@@ -2,7 +2,8 @@ package gateway
 
 import "sync"
 
-// waiting holds the machines that wait for a command, by their boot or node.
+// waiting holds the machines in the boot image that wait for a command, by their
+// boot.
 type waiting struct {
 	mu sync.Mutex
 	by map[string]map[chan struct{}]struct{}
@@ -31,7 +32,7 @@ func (w *waiting) add(owner string) (woken <-chan struct{}, remove func()) {
 	}
 }
 
-// wake wakes the machine of a boot or node.
+// wake wakes the machine of a boot.
 func (w *waiting) wake(owner string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -171,21 +171,6 @@ func (s *Store) MachineSession(ctx context.Context, session string) (BootSession
 	return b, nil
 }
 
-// OwnersWithCommands returns those of the boots and nodes that have a command to
-// fetch, or, of the boots, that have ended: one statement for all machines that
-// wait at a gateway.
-func (s *Store) OwnersWithCommands(ctx context.Context, ids []string) ([]string, error) {
-	rows, err := s.pool.Query(ctx, `SELECT boot_id FROM commands WHERE boot_id = ANY ($1) AND state = 'pending' AND expires_at > now()
-		UNION SELECT node_id FROM commands WHERE node_id = ANY ($1) AND boot_id IS NULL AND state = 'pending' AND expires_at > now()
-		UNION SELECT id FROM boots WHERE id = ANY ($1) AND voided_at IS NOT NULL
-		UNION SELECT node_id FROM node_specs WHERE node_id = ANY ($1) AND version > coalesce(judged, 0)`, ids)
-	if err != nil {
-		return nil, fmt.Errorf("look for commands: %w", err)
-	}
-	due, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return due, wrapDoing(err, "look for commands")
-}
-
 // ListenCommands calls woken with the boot or node of each new command until the
 // context ends or the connection breaks, which is an error.
 func (s *Store) ListenCommands(ctx context.Context, woken func(owner string)) error {

@@ -367,7 +367,7 @@ func TestCommandEnded(t *testing.T) {
 	if err := b.CommandResult(t.Context(), store.OfBoot(m2.BootID), ofFirst, store.CommandOutcome{OK: true}); fleet.CodeOf(err) != fleet.CodeNotFound {
 		t.Errorf("result of another boot's command: %v, want NOT_FOUND", err)
 	}
-	ids, err := b.OwnersWithCommands(t.Context(), []string{first.ID, second.ID})
+	ids, err := b.OwnersWithCommands(t.Context(), "gw-1", []string{first.ID, second.ID})
 	if err != nil {
 		t.Fatal(err)
 	}

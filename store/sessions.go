@@ -10,8 +10,21 @@ import (
 	"github.com/bettercompute/compute/fleet"
 )
 
-// sessionLost is how long a node may be silent.
-const sessionLost = 90 * time.Second
+// sessionLost is how long a node may be silent. Where many of one site fall
+// silent together it is the way to them that is broken, and a fleet must not
+// flap: they have splitPatience times as long to come back.
+const (
+	sessionLost   = 90 * time.Second
+	splitPatience = 2
+)
+
+// Silence of a part of a site's sessions, fewLost and a twentieth at least, for
+// two thirds of sessionLost makes it a split. It is judged before the first of
+// them is lost, since they were not all heard of at the same moment last.
+const (
+	fewLost  = 3
+	partLost = 20
+)
 
 // gatewaySteady is how long a gateway must have served without a break before
 // silence is a node's own: nodes need time to find a gateway that came back.
@@ -22,37 +35,63 @@ const gatewaySteady = 2 * time.Minute
 const leastLost = 30 * time.Second
 
 // OpenSession begins a node's session at a gateway and returns its epoch. The
-// one before, wherever it is, ends with it. What waits for the node is woken.
+// one before, wherever it is, ends with it.
 func (s *Store) OpenSession(ctx context.Context, gateway string, shown ShownCert) (epoch int64, err error) {
+	if epoch, err = s.reopenSession(ctx, gateway, shown); err != nil || epoch > 0 {
+		return epoch, err
+	}
 	err = s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		if _, _, err := lockNode(ctx, tx, shown.NodeID); err != nil {
-			if fleet.CodeOf(err) == fleet.CodeNotFound {
-				return notServed("is not of a node that is here")
-			}
-			return err
-		}
-		if err := judgeCert(ctx, tx, shown, 0); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, `UPDATE certificates SET used_at = now() WHERE serial = $1 AND used_at IS NULL`, shown.Serial); err != nil {
-			return fmt.Errorf("note the use of a certificate of node %s: %w", shown.NodeID, err)
-		}
-		err := tx.QueryRow(ctx, `INSERT INTO sessions (node_id, epoch, gateway, connected_at, last_seen_at) VALUES ($1, 1, $2, now(), now())
-			ON CONFLICT (node_id) DO UPDATE SET epoch = sessions.epoch + 1, gateway = EXCLUDED.gateway, connected_at = now(), last_seen_at = now(), disconnected_at = NULL
-			RETURNING epoch`, shown.NodeID, gateway).Scan(&epoch)
-		if err != nil {
-			return fmt.Errorf("open the session of node %s: %w", shown.NodeID, err)
-		}
-		if err := setCondition(ctx, tx, shown.NodeID, fleet.Condition{Type: "Connected", Status: fleet.ConditionTrue, Reason: "session"}); err != nil {
-			return err
-		}
-		if err := WantReconcile(ctx, tx, shown.NodeID); err != nil {
-			return err
-		}
-		return wakeNode(ctx, tx, shown.NodeID)
+		epoch, err = connect(ctx, tx, gateway, shown)
+		return err
 	})
 	s.Notify()
 	return epoch, err
+}
+
+// reopenSession begins the session of a node that counts as connected: nothing
+// changes of the node, so a fleet that comes back costs one statement a node and
+// takes no node's lock. 0 is that there is more to be done, or to be refused.
+func (s *Store) reopenSession(ctx context.Context, gateway string, shown ShownCert) (epoch int64, err error) {
+	err = s.pool.QueryRow(ctx, `UPDATE sessions s SET epoch = s.epoch + 1, gateway = $5, connected_at = now(), last_seen_at = now()
+		FROM certificates c JOIN nodes n ON n.id = c.node_id
+		WHERE s.node_id = $1 AND s.disconnected_at IS NULL AND n.deleted_at IS NULL AND n.identity_generation = $3
+		AND c.serial = $2 AND c.node_id = $1 AND c.generation = $3 AND c.key_hash = $4
+		AND c.used_at IS NOT NULL AND c.revoked_at IS NULL AND c.not_after > now()
+		RETURNING s.epoch`, shown.NodeID, shown.Serial, shown.Generation, shown.KeyHash, gateway).Scan(&epoch)
+	if isNoRows(err) {
+		return 0, nil
+	}
+	return epoch, wrapDoing(wrap(err), "reopen the session of node "+shown.NodeID)
+}
+
+// connect begins the session of a node that does not count as connected, and
+// wakes what waits for it.
+func connect(ctx context.Context, tx pgx.Tx, gateway string, shown ShownCert) (epoch int64, err error) {
+	if _, _, err := lockNode(ctx, tx, shown.NodeID); err != nil {
+		if fleet.CodeOf(err) == fleet.CodeNotFound {
+			return 0, notServed("is not of a node that is here")
+		}
+		return 0, err
+	}
+	if err := judgeCert(ctx, tx, shown, 0); err != nil {
+		return 0, err
+	}
+	if _, err := tx.Exec(ctx, `UPDATE certificates SET used_at = now() WHERE serial = $1 AND used_at IS NULL`, shown.Serial); err != nil {
+		return 0, fmt.Errorf("note the use of a certificate of node %s: %w", shown.NodeID, err)
+	}
+	err = tx.QueryRow(ctx, `INSERT INTO sessions (node_id, epoch, gateway, connected_at, last_seen_at) VALUES ($1, 1, $2, now(), now())
+		ON CONFLICT (node_id) DO UPDATE SET epoch = sessions.epoch + 1, gateway = EXCLUDED.gateway, connected_at = now(), last_seen_at = now(), disconnected_at = NULL
+		RETURNING epoch`, shown.NodeID, gateway).Scan(&epoch)
+	if err != nil {
+		return 0, fmt.Errorf("open the session of node %s: %w", shown.NodeID, err)
+	}
+	if err := setCondition(ctx, tx, shown.NodeID, fleet.Condition{Type: "Connected", Status: fleet.ConditionTrue, Reason: "session"}); err != nil {
+		return 0, err
+	}
+	if err := WantReconcile(ctx, tx, shown.NodeID); err != nil {
+		return 0, err
+	}
+	return epoch, wakeNode(ctx, tx, shown.NodeID)
 }
 
 // CloseSession ends a session that the node itself ended. A later epoch is left
@@ -94,66 +133,28 @@ func (s *Store) InSession(ctx context.Context, operationID string) (bool, error)
 	return in, wrapDoing(err, "look for the session of operation "+operationID+"'s node")
 }
 
-// HeldSession is a session that a gateway serves.
-type HeldSession struct {
-	NodeID, Serial string
-	Epoch          int64
-	Seen           time.Time
-}
-
-// columns are the sessions' members, a list each.
-func columns(held []HeldSession) (nodes, serials []string, epochs []int64) {
-	for _, h := range held {
-		nodes, serials, epochs = append(nodes, h.NodeID), append(serials, h.Serial), append(epochs, h.Epoch)
-	}
-	return nodes, serials, epochs
-}
-
-// EndedSessions returns the nodes of those sessions that must end now: another
-// one began, the certificate was revoked or expired by the database's clock, the
-// generation was raised, or the node was deleted. One statement serves all
-// sessions of a gateway.
-func (s *Store) EndedSessions(ctx context.Context, held []HeldSession) ([]string, error) {
-	nodes, serials, epochs := columns(held)
-	rows, err := s.pool.Query(ctx, `SELECT h.node FROM unnest($1::text[], $2::text[], $3::bigint[]) AS h (node, serial, epoch)
-		LEFT JOIN sessions s ON s.node_id = h.node
-		LEFT JOIN certificates c ON c.serial = h.serial AND c.node_id = h.node
-		LEFT JOIN nodes n ON n.id = h.node AND n.deleted_at IS NULL
-		WHERE s.epoch IS DISTINCT FROM h.epoch OR n.id IS NULL OR c.serial IS NULL OR c.revoked_at IS NOT NULL OR c.not_after <= now()
-		   OR c.generation <> n.identity_generation`, nodes, serials, epochs)
-	if err != nil {
-		return nil, fmt.Errorf("look for ended sessions: %w", err)
-	}
-	ended, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return ended, wrapDoing(err, "look for ended sessions")
-}
-
-// TouchSessions notes when the sessions' nodes were last heard of, in one
-// statement.
-func (s *Store) TouchSessions(ctx context.Context, held []HeldSession) error {
-	nodes, _, epochs := columns(held)
-	ages := make([]float64, len(held))
-	for i, h := range held {
-		ages[i] = time.Since(h.Seen).Seconds()
-	}
-	_, err := s.pool.Exec(ctx, `UPDATE sessions s SET last_seen_at = greatest(s.last_seen_at, now() - h.age * interval '1 second')
-		FROM unnest($1::text[], $2::bigint[], $3::float8[]) AS h (node, epoch, age)
-		WHERE s.node_id = h.node AND s.epoch = h.epoch`, nodes, epochs, ages)
-	return wrapDoing(err, "note who was heard of")
-}
-
-// BeatGateway notes that a gateway serves, and by which CA machines know it; ""
-// when it lets none join. A pause in it begins anew the time since when it has
-// served without a break.
-func (s *Store) BeatGateway(ctx context.Context, id, caFingerprint string) error {
-	_, err := s.pool.Exec(ctx, `INSERT INTO gateways (id, ca_fingerprint) VALUES ($1, NULLIF($2, ''))
-		ON CONFLICT (id) DO UPDATE SET at = now(), since = CASE WHEN gateways.at > now() - interval '30 seconds' THEN gateways.since ELSE now() END`, id, caFingerprint)
-	return wrapDoing(err, "note that the gateway serves")
-}
+// silentSQL finds the nodes that are lost: silent for $1, few of their site, at a
+// gateway that has served without a break for $2; or silent for $3 while that
+// gateway, or where it is gone some other, has so served.
+const silentSQL = `
+WITH steady AS MATERIALIZED (SELECT id FROM gateways WHERE at > now() - interval '30 seconds' AND since < now() - $2::interval),
+silent AS MATERIALIZED (
+	SELECT s.node_id, s.last_seen_at, n.site_id FROM sessions s JOIN nodes n ON n.id = s.node_id
+	WHERE s.disconnected_at IS NULL AND s.last_seen_at < now() - $1::interval
+	AND (s.gateway IN (SELECT id FROM steady)
+		OR EXISTS (SELECT FROM steady) AND s.last_seen_at < now() - $3::interval
+		AND NOT EXISTS (SELECT FROM gateways g WHERE g.id = s.gateway AND g.at > now() - $3::interval))),
+sites AS (
+	SELECT n.site_id, count(*) FILTER (WHERE s.last_seen_at < now() - $1::interval * 2 / 3) AS quiet, count(*) AS live
+	FROM sessions s JOIN nodes n ON n.id = s.node_id
+	WHERE s.disconnected_at IS NULL AND n.site_id IN (SELECT site_id FROM silent) GROUP BY n.site_id)
+SELECT node_id FROM silent JOIN sites USING (site_id)
+WHERE quiet <= greatest($4, live / $5) OR last_seen_at < now() - $3::interval
+ORDER BY last_seen_at LIMIT $6`
 
 // LoseSessions marks nodes as not connected that have been silent for too long
-// while a gateway served without a break: the restart of a gateway, or an outage
-// of ours, loses no node. It returns how many.
+// while their gateway served without a break: the restart of a gateway, a split
+// or an outage of ours loses no node. It returns how many.
 func (s *Store) LoseSessions(ctx context.Context) (int, error) {
 	scaled := func(d time.Duration) time.Duration {
 		if s.TimeScale > 1 {
@@ -161,10 +162,7 @@ func (s *Store) LoseSessions(ctx context.Context) (int, error) {
 		}
 		return d
 	}
-	ids, err := s.nodeIDs(ctx, "look for silent nodes", `SELECT node_id FROM sessions
-		WHERE disconnected_at IS NULL AND last_seen_at < now() - $1::interval
-		AND EXISTS (SELECT FROM gateways WHERE at > now() - interval '30 seconds' AND since < now() - $2::interval)
-		ORDER BY last_seen_at LIMIT $3`, scaled(sessionLost), scaled(gatewaySteady), upkeepBatch)
+	ids, err := s.nodeIDs(ctx, "look for silent nodes", silentSQL, scaled(sessionLost), scaled(gatewaySteady), splitPatience*scaled(sessionLost), fewLost, partLost, upkeepBatch)
 	if err != nil {
 		return 0, err
 	}
