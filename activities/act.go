@@ -190,6 +190,9 @@ func (a *BMC) judge(ctx context.Context, in Act, before away, err error) error {
 	activity.RecordHeartbeat(ctx, now)
 	tooLong := in.Away > 0 && retryDelay(err) > in.Away // it asks for more time than there is
 	if in.Once || tooLong || now.spent(in.Away) {
+		if kind == bmc.KindUnreachable && now.spent(in.Away) {
+			a.showUnreachable(ctx, in, err)
+		}
 		return final(err)
 	}
 	if retryable(err) {
@@ -229,6 +232,18 @@ func (a *BMC) showTrouble(ctx context.Context, in Act, kind bmc.Kind, err error)
 	}
 	if setErr != nil {
 		activity.GetLogger(ctx).Warn("trouble not stored", "node", in.NodeID, "error", setErr)
+	}
+}
+
+// showUnreachable records that the BMC does not answer once an act gives up: one
+// that only restarts is back before that.
+func (a *BMC) showUnreachable(ctx context.Context, in Act, err error) {
+	if in.quiet {
+		return
+	}
+	c := fleet.Condition{Type: "BmcReachable", Status: fleet.ConditionFalse, Reason: "no-answer", Message: reasonFrom(err).Cause}
+	if err := a.Nodes.SetCondition(ctx, in.NodeID, c); err != nil {
+		activity.GetLogger(ctx).Warn("trouble not stored", "node", in.NodeID, "error", err)
 	}
 }
 

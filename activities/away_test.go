@@ -11,6 +11,7 @@ import (
 	"go.temporal.io/sdk/testsuite"
 
 	"github.com/bettercompute/compute/bmc"
+	"github.com/bettercompute/compute/fleet"
 )
 
 // closedGate opens no BMC.
@@ -33,6 +34,17 @@ type noteOps struct {
 
 func (o *noteOps) NoteStep(_ context.Context, _, _, detail string) error {
 	o.detail = detail
+	return nil
+}
+
+// condNodes keeps the condition that was set last.
+type condNodes struct {
+	Nodes
+	set fleet.Condition
+}
+
+func (n *condNodes) SetCondition(_ context.Context, _ string, c fleet.Condition) error {
+	n.set = c
 	return nil
 }
 
@@ -70,7 +82,8 @@ func TestAwayIsTheBMCs(t *testing.T) {
 			var suite testsuite.WorkflowTestSuite
 			env := suite.NewTestActivityEnvironment()
 			ops := &noteOps{}
-			a := &BMC{Gate: closedGate{err: c.err}, Ops: ops}
+			nodes := &condNodes{}
+			a := &BMC{Gate: closedGate{err: c.err}, Ops: ops, Nodes: nodes}
 			env.RegisterActivity(a)
 			if c.before != nil {
 				env.SetHeartbeatDetails(*c.before)
@@ -85,6 +98,11 @@ func TestAwayIsTheBMCs(t *testing.T) {
 			}
 			if r := ReasonOf(err); !c.again && (r.Remedy == "" || r.Remedy == busy.Remedy) {
 				t.Errorf("what ended it is to be mended by: %q", r.Remedy)
+			}
+			// The condition says so once the act has given up, not while the BMC may
+			// only restart; being busy is an answer.
+			if down, want := nodes.set.Type == "BmcReachable" && nodes.set.Status == fleet.ConditionFalse && nodes.set.Message != "", name == "away for long"; down != want {
+				t.Errorf("condition %+v, want BmcReachable False: %v", nodes.set, want)
 			}
 		})
 	}

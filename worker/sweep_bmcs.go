@@ -182,7 +182,7 @@ func (s *BMCSweep) trouble(ctx context.Context, d store.DueBMC, err error) {
 		if d.Failures+1 < unreachableAfter {
 			return
 		}
-		c.Type, c.Reason, c.Message = "BmcReachable", "no-answer", "the BMC does not answer"
+		c.Type, c.Reason = "BmcReachable", "no-answer"
 	case bmc.KindTrust:
 		c.Type, c.Reason = "BmcTrusted", "certificate-not-trusted"
 	case bmc.KindAuth:
