@@ -43,5 +43,5 @@ func CompareIdentity(doing string, want *fleet.BMCIdentity, is fleet.BMCIdentity
 
 func stranger(doing string, machine fleet.BMCIdentity, what, is, want string) error {
 	return &Error{Kind: KindWrongMachine, Doing: doing, ShownIdentity: &machine, Cause: fmt.Sprintf("its %s is %s, recorded is %s; nothing was changed", what, is, want),
-		Remedy: "check the address; after a board was replaced, metal/update {acceptIdentity}"}
+		Remedy: "check the address; after a board was replaced, computectl metal accept-identities (metal/update acceptIdentity), then retry"}
 }

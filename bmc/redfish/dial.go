@@ -152,7 +152,7 @@ func (d *dialer) verify(cs tls.ConnectionState) error {
 	default:
 		return &bmc.Error{Kind: bmc.KindTrust, Doing: "trust " + d.target.Address.String(), Shown: fp,
 			Cause:  fmt.Sprintf("its certificate is %s, not the pinned %s", fp, d.target.TLS.Fingerprint),
-			Remedy: "find out why the certificate changed; accept it with metal/update bmc.tls.fingerprint, then retry"}
+			Remedy: "find out why the certificate changed; accept it with computectl metal accept-certificates (metal/update bmc.tls.fingerprint), then retry"}
 	}
 	d.leaf = fp
 	return nil
