@@ -31,6 +31,10 @@ func ParseIssuers(text string) ([]Issuer, error) {
 		if !ok1 || !ok2 || alias == "" || alias == servicePrefix || !fleet.MatchPattern("identity", alias+":x") || url == "" || audience == "" {
 			return nil, fmt.Errorf("issuer %q is not alias=url,audience", entry)
 		}
+		if slices.ContainsFunc(out, func(i Issuer) bool { return i.Alias == alias && i.URL != url }) {
+			// Who is ann of one would be ann of the other.
+			return nil, fmt.Errorf("issuer %q: its alias is that of another issuer", entry)
+		}
 		out = append(out, Issuer{Alias: alias, URL: url, Audience: audience})
 	}
 	return out, nil
@@ -129,10 +133,13 @@ type trusted struct {
 func (i *trusted) caller(ctx context.Context, token string) (Caller, error) {
 	verifier, err := i.discovered(ctx)
 	if err != nil {
-		return Caller{}, &fleet.Error{Code: fleet.CodeUnavailable, Reason: "issuer", Detail: "the token's issuer does not answer, so the token cannot be verified; try again",
-			RetryAfter: discoveryPause, Err: err}
+		return Caller{}, issuerAway(err)
 	}
-	id, err := verifier.Verify(ctx, token)
+	away := false
+	id, err := verifier.Verify(context.WithValue(ctx, keysAway{}, &away), token)
+	if away {
+		return Caller{}, issuerAway(err)
+	}
 	if err != nil {
 		return Caller{}, fmt.Errorf("verify a token of issuer %s: %w", i.Alias, err)
 	}
@@ -149,6 +156,13 @@ func (i *trusted) caller(ctx context.Context, token string) (Caller, error) {
 	return Caller{Identity: identity, MFA: slices.Contains(claims.AMR, "mfa"), SessionEnd: id.Expiry}, nil
 }
 
+// issuerAway is what a caller is told whose token cannot be verified now, be it
+// good or not.
+func issuerAway(cause error) error {
+	return &fleet.Error{Code: fleet.CodeUnavailable, Reason: "issuer", Detail: "the token's issuer does not answer, so the token cannot be verified; try again",
+		RetryAfter: discoveryPause, Err: cause}
+}
+
 func (i *trusted) discovered(ctx context.Context) (*oidc.IDTokenVerifier, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -158,14 +172,22 @@ func (i *trusted) discovered(ctx context.Context) (*oidc.IDTokenVerifier, error)
 	if i.failed != nil && time.Since(i.failedAt) < discoveryPause {
 		return nil, i.failed
 	}
-	// The provider keeps its context for later key fetches: it must not be this
-	// request's. The client's own timeout bounds each.
+	// The keys are fetched later by this context: it must not be this request's. The
+	// client's own timeout bounds each.
 	ctx = oidc.ClientContext(context.WithoutCancel(ctx), &http.Client{Timeout: discoveryTimeout})
 	p, err := oidc.NewProvider(ctx, i.URL)
 	if err != nil {
 		i.failed, i.failedAt = fmt.Errorf("discover issuer %s: %w", i.Alias, err), time.Now()
 		return nil, i.failed
 	}
-	i.verifier = p.Verifier(&oidc.Config{ClientID: i.Audience, SupportedSigningAlgs: []string{oidc.RS256, oidc.ES256, oidc.PS256, oidc.EdDSA}})
+	var document struct {
+		Keys string `json:"jwks_uri"`
+	}
+	if err := p.Claims(&document); err != nil {
+		i.failed, i.failedAt = fmt.Errorf("discover issuer %s: %w", i.Alias, err), time.Now()
+		return nil, i.failed
+	}
+	i.verifier = oidc.NewVerifier(i.URL, newIssuerKeys(ctx, document.Keys),
+		&oidc.Config{ClientID: i.Audience, SupportedSigningAlgs: []string{oidc.RS256, oidc.ES256, oidc.PS256, oidc.EdDSA}})
 	return i.verifier, nil
 }

@@ -89,7 +89,10 @@ func TestParseIssuers(t *testing.T) {
 	if err != nil || len(list) != 2 || list[1] != (Issuer{Alias: "corp", URL: "https://idp.example/x", Audience: "b"}) {
 		t.Errorf("issuers = %v, %v", list, err)
 	}
-	for _, bad := range []string{"dev", "dev=http://x", "=http://x,a", "svc=http://x,a", "Dev=http://x,a", "dev=,a", "dev=http://x,"} {
+	if list, err := ParseIssuers("dev=http://x,a dev=http://x,b"); err != nil || len(list) != 2 {
+		t.Errorf("one issuer with two audiences: %v, %v", list, err)
+	}
+	for _, bad := range []string{"dev", "dev=http://x", "=http://x,a", "svc=http://x,a", "Dev=http://x,a", "dev=,a", "dev=http://x,", "dev=http://x,a dev=http://y,a"} {
 		if _, err := ParseIssuers(bad); err == nil {
 			t.Errorf("%q was taken", bad)
 		}

@@ -32,6 +32,18 @@ var titles = map[fleet.Code]string{
 	fleet.CodeInternal: "Internal error",
 }
 
+// laterAgain is when to try again what names no time of its own.
+const laterAgain = 30 * time.Second
+
+// retryAfter is when a repeat can come to something else, 0 for what does not
+// change by waiting: UNAVAILABLE and RATE_LIMITED always do.
+func retryAfter(e *fleet.Error) time.Duration {
+	if e.RetryAfter <= 0 && (e.Code == fleet.CodeUnavailable || e.Code == fleet.CodeRateLimited) {
+		return laterAgain
+	}
+	return e.RetryAfter
+}
+
 // writeProblem is the only writer of errors: problem+json (RFC 9457). What is
 // internal is logged under the request's id and does not leave.
 func writeProblem(g *gin.Context, log *slog.Logger, err error) {
@@ -47,8 +59,12 @@ func writeProblem(g *gin.Context, log *slog.Logger, err error) {
 	}
 	requestID := g.GetString(requestIDKey)
 	g.Set(codeKey, string(e.Code))
-	if e.Code == fleet.CodeInternal || e.Code == fleet.CodeUnavailable {
+	switch {
+	case e.Code == fleet.CodeInternal, e.Code == fleet.CodeUnavailable:
 		log.ErrorContext(g.Request.Context(), "call failed", "request", requestID, "path", g.Request.URL.Path, "error", err)
+	case e.Code == fleet.CodeUnauthenticated && e.Err != nil:
+		// The caller is not told which of a token's claims is wrong; who runs this is.
+		log.InfoContext(g.Request.Context(), "token refused", "request", requestID, "path", g.Request.URL.Path, "error", e.Err)
 	}
 	status := e.Status
 	if status == 0 {
@@ -68,8 +84,8 @@ func writeProblem(g *gin.Context, log *slog.Logger, err error) {
 	for name, v := range e.Members {
 		body[name] = v
 	}
-	if e.RetryAfter > 0 {
-		g.Header("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
+	if after := retryAfter(e); after > 0 {
+		g.Header("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
 	}
 	if status == http.StatusUnauthorized {
 		g.Header("WWW-Authenticate", "Bearer")
