@@ -161,6 +161,7 @@ type FailIn struct {
 	OperationID, Step string
 	Reason            Reason
 	Park              bool
+	LeftBehind        []string
 }
 
 // Fail records the failed step and ends or parks the operation.
@@ -171,7 +172,7 @@ func (a *Record) Fail(ctx context.Context, in FailIn) error {
 		}
 	}
 	return toTemporal(a.Ops.FailOperation(ctx, in.OperationID,
-		Failure{Step: in.Step, Code: in.Reason.Code, Cause: in.Reason.Cause, Remedy: in.Reason.Remedy, Park: in.Park}))
+		Failure{Step: in.Step, Code: in.Reason.Code, Cause: in.Reason.Cause, Remedy: in.Reason.Remedy, Park: in.Park, LeftBehind: in.LeftBehind}))
 }
 
 // AbortIn ends an operation aborted.

@@ -57,7 +57,7 @@ type StepsAsk struct {
 	Verb Verb
 	// Identify says that an inspect must do enroll's checks first.
 	Identify bool
-	// LeftBehind says that an aborted operation before left something to clean.
+	// LeftBehind says that an operation before left something to clean.
 	LeftBehind bool
 	// Mode is inspect's.
 	Mode string
@@ -72,6 +72,10 @@ type StepsAsk struct {
 	// be in use.
 	LeavePower bool
 }
+
+// CleaningSteps are those that, done, leave nothing on the machine of what an
+// operation before set there: media and boot override.
+var CleaningSteps = []string{StepClearLeft, StepPrepareBoot, StepBootDisk, StepClearBoot}
 
 // bootSteps bring a machine into our image; each begins with the machine off.
 var bootSteps = []string{StepPrepareBoot, StepSwitchOn, StepAwaitCallIn}

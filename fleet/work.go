@@ -38,7 +38,7 @@ type Work struct {
 	Capabilities Capabilities
 	Inventory    *Inventory
 	Image        *ImageView
-	// LeftBehind is what an aborted operation before could not clean up.
+	// LeftBehind is what operations before could not clean up and none since has.
 	LeftBehind []string
 	// Boots is the number of the operation's last armed boot, 0 before the first.
 	Boots int
@@ -75,6 +75,8 @@ type OperationFailure struct {
 	Step, Code, Cause, Remedy string
 	// Park keeps the workflow open for retry and abort.
 	Park bool
+	// LeftBehind is what could not be cleaned up on the machine.
+	LeftBehind []string
 }
 
 // SafePoint is what a workflow learns before a step that could change power,

@@ -217,11 +217,12 @@ func (s *Store) fail(ctx context.Context, tx pgx.Tx, o fencedOp, f fleet.Operati
 	}
 	from, moves := fleet.FailsFrom[o.Verb]
 	if f.Park && moves {
-		if _, err := tx.Exec(ctx, `UPDATE operations SET state = 'failed', parked = true, waiting_for = NULL, place = NULL, place_wanted = NULL, error = $2 WHERE id = $1`, o.ID, opErr); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE operations SET state = 'failed', parked = true, waiting_for = NULL, place = NULL, place_wanted = NULL, error = $2, left_behind = $3 WHERE id = $1`,
+			o.ID, opErr, append([]string{}, f.LeftBehind...)); err != nil {
 			return fmt.Errorf("park operation %s: %w", o.ID, err)
 		}
 	} else {
-		if err := closeOperation(ctx, tx, o, fleet.OpFailed, opErr, nil); err != nil {
+		if err := closeOperation(ctx, tx, o, fleet.OpFailed, opErr, f.LeftBehind); err != nil {
 			return err
 		}
 		if err := giveBack(ctx, tx, &o); err != nil {

@@ -34,6 +34,7 @@ type fencedOp struct {
 	RequestedBy, Reason  string
 	HardwareModel        string
 	WaitingFor           *fleet.WaitingFor
+	LeftBehind           []string
 
 	NodeState  fleet.ProvisionState
 	Version    int64
@@ -82,10 +83,10 @@ func lockOperation(ctx context.Context, tx pgx.Tx, operationID string) (o fenced
 	}
 	var returnTo, reason, model *string
 	err = tx.QueryRow(ctx, `SELECT o.id, o.node_id, o.tenant_id, o.verb, o.lane, o.state, o.parked, o.return_to, o.chain, o.steps, o.journal,
-		o.requested_by, o.reason, o.hardware_model, o.waiting_for, n.provision_state, n.version, n.maybe_in_use, clock_timestamp()
+		o.requested_by, o.reason, o.hardware_model, o.waiting_for, o.left_behind, n.provision_state, n.version, n.maybe_in_use, clock_timestamp()
 		FROM operations o JOIN nodes n ON n.id = o.node_id WHERE o.id = $1`, operationID).
 		Scan(&o.ID, &o.NodeID, &o.TenantID, &o.Verb, &o.Lane, &o.State, &o.Parked, &returnTo, &o.Chain, &o.Steps, &o.Journal,
-			&o.RequestedBy, &reason, &model, &o.WaitingFor, &o.NodeState, &o.Version, &o.MaybeInUse, &o.Now)
+			&o.RequestedBy, &reason, &model, &o.WaitingFor, &o.LeftBehind, &o.NodeState, &o.Version, &o.MaybeInUse, &o.Now)
 	if err != nil {
 		return o, false, fmt.Errorf("read operation %s: %w", operationID, err)
 	}

@@ -86,16 +86,19 @@ func (s *Store) OperationSecret(ctx context.Context, operationID, name string) (
 // told to close without touching anything.
 func EndParked(ctx context.Context, tx pgx.Tx, nodeID, supersededBy string) error {
 	var id string
-	err := tx.QueryRow(ctx, `UPDATE operations SET state = 'aborted', parked = false, ended_at = now(),
-		error = coalesce(error, '{}'::jsonb) || jsonb_build_object('code', 'superseded', 'cause', 'superseded by ' || $2::text)
-		WHERE node_id = $1 AND parked RETURNING id`, nodeID, supersededBy).Scan(&id)
+	err := tx.QueryRow(ctx, `SELECT id FROM operations WHERE node_id = $1 AND parked`, nodeID).Scan(&id)
 	if isNoRows(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("end the parked operation of node %s: %w", nodeID, err)
+		return fmt.Errorf("look for the parked operation of node %s: %w", nodeID, err)
 	}
-	if err := forgetSecrets(ctx, tx, id); err != nil {
+	o, _, err := lockOperation(ctx, tx, id)
+	if err != nil {
+		return err
+	}
+	opErr := &fleet.OperationError{Code: ReasonSuperseded, Step: o.failedStep(), Cause: "superseded by " + supersededBy}
+	if err := closeOperation(ctx, tx, o, fleet.OpAborted, opErr, o.LeftBehind); err != nil {
 		return err
 	}
 	return AddDispatch(ctx, tx, DispatchIn{Kind: DispatchSignal, OperationID: id, Signal: fleet.SignalEnd})
@@ -126,11 +129,4 @@ func SupersedeAdopt(ctx context.Context, tx pgx.Tx, nodeID, supersededBy string)
 	}
 	return AddDispatch(ctx, tx, DispatchIn{Kind: DispatchSignal, OperationID: id, Signal: fleet.SignalEnd,
 		Payload: map[string]string{"supersededBy": supersededBy}})
-}
-
-func forgetSecrets(ctx context.Context, tx pgx.Tx, operationID string) error {
-	if _, err := tx.Exec(ctx, `DELETE FROM operation_secrets WHERE operation_id = $1`, operationID); err != nil {
-		return fmt.Errorf("forget the secrets of operation %s: %w", operationID, err)
-	}
-	return nil
 }

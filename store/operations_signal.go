@@ -94,7 +94,7 @@ func (s *Store) RequestAbort(ctx context.Context, tx pgx.Tx, nodeID, actor strin
 	}
 	cause := "aborted by " + actor
 	if o.Parked {
-		if err := s.abort(ctx, tx, o, cause, nil); err != nil {
+		if err := s.abort(ctx, tx, o, cause, o.LeftBehind); err != nil {
 			return "", err
 		}
 		return operationID, AddDispatch(ctx, tx, DispatchIn{Kind: DispatchSignal, OperationID: operationID, Signal: fleet.SignalEnd})

@@ -29,7 +29,7 @@ func newOps(t *testing.T) *ops {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &ops{Store: store.New(pool, store.Options{Seal: keys}), t: t, pool: pool}
+	o := &ops{Store: store.New(pool, store.Options{Seal: keys, BootKey: make([]byte, 32)}), t: t, pool: pool}
 	addNode(t, pool, "node_a")
 	return o
 }

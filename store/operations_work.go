@@ -14,7 +14,10 @@ SELECT o.id, o.node_id, o.tenant_id, n.site_id, coalesce(n.pool_id, ''), coalesc
 	coalesce(n.boot_mac, ''), coalesce(b.username, ''), coalesce(b.identity, '{}'), coalesce(b.capabilities, '{}'), i.doc, n.image,
 	o.power_on, o.steps, p.id, p.gpu_model, p.gpus_per_node,
 	ARRAY(SELECT name FROM operation_secrets x WHERE x.operation_id = o.id ORDER BY name),
-	coalesce((SELECT left_behind FROM operations before WHERE before.node_id = o.node_id AND before.id <> o.id AND before.lane = 'provision' AND before.ended_at IS NOT NULL
+	coalesce((SELECT left_behind FROM operations before
+	          WHERE before.node_id = o.node_id AND before.id <> o.id AND before.lane = 'provision' AND before.ended_at IS NOT NULL AND before.left_behind <> '{}'
+	          AND NOT EXISTS (SELECT FROM operations since, jsonb_array_elements(since.steps) step
+	              WHERE since.node_id = o.node_id AND since.ended_at > before.ended_at AND step->>'state' = 'done' AND step->>'name' = ANY ($2))
 	          ORDER BY before.ended_at DESC LIMIT 1), '{}')
 FROM operations o
 JOIN nodes n ON n.id = o.node_id
@@ -30,7 +33,7 @@ func (s *Store) LoadWork(ctx context.Context, operationID string) (fleet.Work, e
 	var inventory json.RawMessage
 	var poolID, gpuModel *string
 	var gpus *int
-	err := s.pool.QueryRow(ctx, workSQL, operationID).Scan(&w.OperationID, &w.NodeID, &w.TenantID, &w.SiteID, &w.PoolID, &w.NodeName, &w.Verb, &w.Input,
+	err := s.pool.QueryRow(ctx, workSQL, operationID, fleet.CleaningSteps).Scan(&w.OperationID, &w.NodeID, &w.TenantID, &w.SiteID, &w.PoolID, &w.NodeName, &w.Verb, &w.Input,
 		&w.RequestedBy, &w.Reason, &w.ReturnTo, &w.State, &w.Site, &w.Erase, &w.MaybeInUse, &w.EraseOwed, &w.BootMAC, &w.BMCUsername,
 		&w.BMCIdentity, &w.Capabilities, &inventory, &w.Image, &w.Boots, &w.Steps, &poolID, &gpuModel, &gpus, &w.Secrets, &w.LeftBehind)
 	if isNoRows(err) {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -64,7 +65,7 @@ func (s *Store) EndLost(ctx context.Context, operationID, code, cause string) (e
 			return wrapDoing(err, "look for the start of operation "+o.ID)
 		}
 		ended = true
-		f := fleet.OperationFailure{Step: o.runningStep(), Code: code, Cause: cause, Remedy: "look at the machine, then call the verb again, or another that the node's state admits"}
+		f := fleet.OperationFailure{Step: o.failedStep(), LeftBehind: o.mayBeLeft(), Code: code, Cause: cause, Remedy: "look at the machine, then call the verb again, or another that the node's state admits"}
 		if o.Parked || !held {
 			return s.endInPlace(ctx, tx, o, f)
 		}
@@ -79,14 +80,35 @@ func (s *Store) EndLost(ctx context.Context, operationID, code, cause string) (e
 // endInPlace ends an operation without a change of its node: a parked one, whose
 // node is failed already, or one whose node is another's.
 func (s *Store) endInPlace(ctx context.Context, tx pgx.Tx, o fencedOp, f fleet.OperationFailure) error {
-	if err := closeOperation(ctx, tx, o, fleet.OpFailed, &fleet.OperationError{Code: f.Code, Step: f.Step, Cause: f.Cause, Remedy: f.Remedy}, nil); err != nil {
+	if err := closeOperation(ctx, tx, o, fleet.OpFailed, &fleet.OperationError{Code: f.Code, Step: f.Step, Cause: f.Cause, Remedy: f.Remedy}, f.LeftBehind); err != nil {
 		return err
 	}
 	return releaseFence(ctx, tx, o)
 }
 
-// runningStep is the step that is under way or that failed, "" without one.
-func (o fencedOp) runningStep() string {
+// mayBeLeft is what a workflow that is gone may have left on the machine. A
+// parked one said so itself.
+func (o fencedOp) mayBeLeft() []string {
+	if o.Parked {
+		return o.LeftBehind
+	}
+	set := false
+	for _, st := range o.Steps {
+		switch began := st.StartedAt != nil; {
+		case began && (st.Name == fleet.StepPrepareBoot || st.Name == fleet.StepProveOverride && st.State != fleet.StepDone):
+			set = true
+		case st.State == fleet.StepDone && slices.Contains(fleet.CleaningSteps, st.Name):
+			set = false
+		}
+	}
+	if !set {
+		return nil
+	}
+	return []string{"virtual media and boot override: the workflow was gone before it cleared them"}
+}
+
+// failedStep is the step that is under way or that failed, "" without one.
+func (o fencedOp) failedStep() string {
 	name := ""
 	for _, st := range o.Steps {
 		if st.State == fleet.StepRunning || st.State == fleet.StepFailed {

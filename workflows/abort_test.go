@@ -2,6 +2,7 @@ package workflows_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -112,6 +113,32 @@ func TestAbortSaysWhatItLeft(t *testing.T) {
 	}
 }
 
+// TestFailureSaysWhatItLeft: a BMC that is away when an operation parks keeps its
+// medium, and the operation says so; what could be cleaned is not told.
+func TestFailureSaysWhatItLeft(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  *bmc.Error
+		want []string
+	}{
+		"away":    {&bmc.Error{Kind: bmc.KindTrust, Doing: "connect", Cause: "another certificate"}, []string{"virtual media and boot override: connect: another certificate"}},
+		"refused": {&bmc.Error{Kind: bmc.KindRefused, Doing: "switch on", Cause: "no"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, fleet.VerbDeploy, deployInput(nil))
+			b.faults["SetPower on"] = []error{c.err}
+			b.after(time.Hour, fleet.SignalEnd, nil)
+			if out, err := b.run(t); err != nil || out.State != "superseded" {
+				t.Fatalf("%+v, %v", out, err)
+			}
+			if b.failure == nil || !slices.Equal(b.left, c.want) || (b.media == "") != (c.want == nil) {
+				t.Errorf("failure %+v, left behind %q, the medium is %q", b.failure, b.left, b.media)
+			}
+		})
+	}
+}
+
 // TestTemporalCancelIsAnAbort, of a retire a failure.
 func TestTemporalCancelIsAnAbort(t *testing.T) {
 	t.Parallel()
@@ -140,5 +167,20 @@ func TestTemporalCancelIsAnAbort(t *testing.T) {
 			t.Errorf("the operation is %s, %+v", b.state, b.failure)
 		}
 		b.clean(t)
+	})
+	t.Run("retire with a stuck slot", func(t *testing.T) {
+		t.Parallel()
+		b := newBench(t, fleet.VerbRetire, fleet.MetalRetireIn{})
+		b.work.Erase, b.deaf = fleet.EraseMetadata, true
+		b.env.RegisterDelayedCallback(func() {
+			b.mu.Lock()
+			b.faults["EjectMedia"] = []error{&bmc.Error{Kind: bmc.KindRefused, Doing: "eject the medium", Cause: "the slot is stuck"}}
+			b.mu.Unlock()
+			b.env.CancelWorkflow()
+		}, 5*time.Minute)
+		_, _ = b.run(t)
+		if b.state != fleet.OpFailed || len(b.left) != 1 {
+			t.Errorf("the operation is %s, left behind %q", b.state, b.left)
+		}
 	})
 }

@@ -52,11 +52,11 @@ func (r *run) fail(ctx workflow.Context, failed string, reason activities.Reason
 		r.ended = nil
 	}
 	dctx, _ := workflow.NewDisconnectedContext(ctx)
-	r.tidy(dctx, reason)
+	left := r.tidy(dctx, reason)
 	if r.engine >= engineSessions && !reason.Away() {
 		r.leaveSessions(dctx)
 	}
-	err := write(dctx, record.Fail, activities.FailIn{OperationID: r.in.OperationID, Step: failed, Reason: reason, Park: park})
+	err := write(dctx, record.Fail, activities.FailIn{OperationID: r.in.OperationID, Step: failed, Reason: reason, Park: park, LeftBehind: left})
 	if err != nil {
 		return r.stop(ctx, failed, err)
 	}
@@ -144,9 +144,9 @@ func (r *run) abort(ctx workflow.Context, cause string) (Outcome, error) {
 // abort, so it is failed.
 func (r *run) cancelRetire(ctx workflow.Context, failed string) (Outcome, error) {
 	dctx, _ := workflow.NewDisconnectedContext(ctx)
-	r.cleanUp(dctx)
+	left := r.cleanUp(dctx)
 	reason := activities.NewReason(activities.CodeCancelled, "cancelled through Temporal")
-	if err := write(dctx, record.Fail, activities.FailIn{OperationID: r.in.OperationID, Step: failed, Reason: reason}); err != nil {
+	if err := write(dctx, record.Fail, activities.FailIn{OperationID: r.in.OperationID, Step: failed, Reason: reason, LeftBehind: left}); err != nil {
 		return Outcome{}, err
 	}
 	r.showState(dctx, fleet.Failed)
@@ -154,20 +154,29 @@ func (r *run) cancelRetire(ctx workflow.Context, failed string) (Outcome, error)
 }
 
 // tidy leaves a machine that failed in a clean state: no command runs on, no
-// medium or override stays. The machine itself stays up with its log.
-func (r *run) tidy(ctx workflow.Context, reason activities.Reason) {
+// medium or override stays. The machine itself stays up with its log. It says
+// what it could not clean.
+func (r *run) tidy(ctx workflow.Context, reason activities.Reason) (left []string) {
 	if r.mem.Sent {
 		if err := write(ctx, record.StopMachine, activities.StopIn{OperationID: r.in.OperationID}); err != nil {
 			workflow.GetLogger(ctx).Info("commands not cancelled", "cause", err)
 		}
 	}
-	if !r.mem.Touched || reason.Away() {
-		return
+	if !r.mem.Touched {
+		return nil
 	}
-	if err := r.clear(ctx); err != nil {
-		workflow.GetLogger(ctx).Info("media and override not cleared", "cause", err)
+	if !reason.Away() {
+		err := r.clear(ctx)
+		if err == nil {
+			return nil
+		}
+		reason = activities.ReasonOf(err)
 	}
+	return []string{bootLeft + reason.Cause}
 }
+
+// bootLeft begins what is said of media and override that stayed.
+const bootLeft = "virtual media and boot override: "
 
 // cleanUp ends all that the operation may have left on the machine and says
 // what it could not.
@@ -179,7 +188,7 @@ func (r *run) cleanUp(ctx workflow.Context) (left []string) {
 	}
 	if r.mem.Touched {
 		if err := r.clear(ctx); err != nil {
-			left = append(left, "virtual media and boot override: "+activities.ReasonOf(err).Cause)
+			left = append(left, bootLeft+activities.ReasonOf(err).Cause)
 		}
 	}
 	if err := r.endSessions(ctx); err != nil {

@@ -242,7 +242,7 @@ func (w *world) SucceedOperation(_ context.Context, _ string, r activities.Resul
 func (w *world) SaveEvidence(context.Context, string, []bmc.Exchange) error { return nil }
 
 func (w *world) FailOperation(_ context.Context, _ string, f activities.Failure) error {
-	err := w.fenced(func() { w.state, w.failure, w.parked = fleet.OpFailed, &f, f.Park })
+	err := w.fenced(func() { w.state, w.failure, w.parked, w.left = fleet.OpFailed, &f, f.Park, f.LeftBehind })
 	if err == nil && w.onFail != nil {
 		w.onFail()
 	}
