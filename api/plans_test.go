@@ -41,6 +41,7 @@ func background(r *rig, nodeID string) {
 			return s.SetCondition(ctx, nodeID, fleet.Condition{Type: "BmcReachable", Status: fleet.ConditionFalse})
 		}},
 		{"holds", func() error { _, err := s.EndHolds(ctx); return err }},
+		{"identities", func() error { _, err := s.SettleIdentities(ctx); return err }},
 		{"reconcile", func() error { _, err := s.Reconcile(ctx); return err }},
 		{"forget", func() error { return s.ForgetOld(ctx) }},
 		{"begin", func() error { _, err := s.BeginOperation(ctx, op, "run"); return err }},

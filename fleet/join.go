@@ -55,8 +55,6 @@ type JoinMatch struct {
 	// and no key on a disk, says who the machine is. CertValid says that a certificate of
 	// the present generation is.
 	KeyBound, EKBound, CertValid bool
-	// Enrolled says that the node has a BMC.
-	Enrolled bool
 	// BindsEnrolled is its site's joinBindsEnrolled.
 	BindsEnrolled bool
 }

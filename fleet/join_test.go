@@ -39,7 +39,7 @@ func TestSameMACs(t *testing.T) {
 // Row by row, and what beats what: the lowest row that fits decides.
 func TestDecideJoin(t *testing.T) {
 	t.Parallel()
-	enrolled := fleet.JoinMatch{NodeID: "n1", TenantID: "acme", SiteID: "s1", State: fleet.Deployed, UUID: true, Enrolled: true}
+	enrolled := fleet.JoinMatch{NodeID: "n1", TenantID: "acme", SiteID: "s1", State: fleet.Deployed, UUID: true}
 	joined := fleet.JoinMatch{NodeID: "n2", TenantID: "acme", SiteID: "s1", State: fleet.Adopted, UUID: true, Key: true, KeyBound: true}
 	with := func(m fleet.JoinMatch, change func(*fleet.JoinMatch)) fleet.JoinMatch { change(&m); return m }
 	ask := func(m ...fleet.JoinMatch) fleet.JoinAsk {

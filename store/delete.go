@@ -66,6 +66,7 @@ func freeNode(ctx context.Context, tx pgx.Tx, nodeID string) error {
 	batch.Queue(`DELETE FROM machine_claims WHERE node_id = $1`, nodeID)
 	batch.Queue(`DELETE FROM joined_hardware WHERE node_id = $1`, nodeID)
 	batch.Queue(`DELETE FROM deploy_tokens WHERE node_id = $1`, nodeID)
+	batch.Queue(`DELETE FROM ambiguous_identities WHERE node_id = $1`, nodeID)
 	batch.Queue(`DELETE FROM node_specs WHERE node_id = $1`, nodeID)
 	batch.Queue(`DELETE FROM sessions WHERE node_id = $1`, nodeID)
 	batch.Queue(`DELETE FROM conditions WHERE node_id = $1`, nodeID)

@@ -21,9 +21,10 @@ const inventoryLabels = "inventory/"
 // RecordInventory stores an inventory, its GPUs as devices, what it says as
 // labels under inventory/, and what changed against the one before as an event.
 func (s *Store) RecordInventory(ctx context.Context, operationID string, inv fleet.Inventory) error {
-	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
+	hw := inventoryHardware(inv)
+	return s.fencedMachine(ctx, operationID, machineNames(hw), func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
 		if byBMC(o.Verb) {
-			if err := refuseAdopted(ctx, tx, o, inventoryHardware(inv)); err != nil {
+			if err := refuseAdopted(ctx, tx, o, hw); err != nil {
 				return err
 			}
 		}

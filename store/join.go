@@ -60,13 +60,11 @@ type joinToken struct {
 	// DeployBare is fleet.JoinAsk's.
 	DeployBare bool
 	TokenOnly  bool
-	// Spent says that it is used up, which a machine that joined with it before
-	// may disregard.
-	Spent bool
 }
 
 // Join decides and records a join in one transaction. Who joins at the same
-// moment as the same machine waits; the claims' primary keys are the last word.
+// moment as the same machine, or finds it by its BMC, waits; the claims' primary
+// keys are the last word.
 func (s *Store) Join(ctx context.Context, in JoinIn) (Granted, error) {
 	var out Granted
 	var ambiguous []fleet.JoinMatch
@@ -76,36 +74,19 @@ func (s *Store) Join(ctx context.Context, in JoinIn) (Granted, error) {
 		if in.ek, err = useChallenge(ctx, tx, in.Proof, in.KeyHash, askedByToken(in.Token)); err != nil {
 			return err
 		}
-		if err := lockMachine(ctx, tx, in); err != nil {
+		if err := lockMachine(ctx, tx, in.names()); err != nil {
 			return err
 		}
 		token, err := findJoinToken(ctx, tx, in.Token)
 		if err != nil {
 			return err
 		}
-		matches, err := findMatches(ctx, tx, in)
-		if err != nil {
-			return err
-		}
-		outcome, nodeID, err := fleet.DecideJoin(token.ask(in, matches))
+		outcome, nodeID, matches, err := decideJoin(ctx, tx, in, token)
 		if fleet.ReasonOf(err) == fleet.ReasonAmbiguous {
 			ambiguous = matches
 		}
 		if err != nil {
 			return err
-		}
-		if nodeID != "" {
-			// The node's row is the first that is locked; what was read before can
-			// have changed meanwhile.
-			if _, _, err := lockNode(ctx, tx, nodeID); err != nil {
-				return err
-			}
-			if matches, err = findMatches(ctx, tx, in); err != nil {
-				return err
-			}
-			if outcome, nodeID, err = fleet.DecideJoin(token.ask(in, matches)); err != nil {
-				return err
-			}
 		}
 		out, err = s.admit(ctx, tx, in, token, outcome, nodeID)
 		return err
@@ -120,25 +101,61 @@ func (s *Store) Join(ctx context.Context, in JoinIn) (Granted, error) {
 	return out, nil
 }
 
-// lockMachine makes joins of one machine wait for each other.
-func lockMachine(ctx context.Context, tx pgx.Tx, in JoinIn) error {
-	names := []string{"key:" + string(in.KeyHash)}
+// decideJoin decides a join and locks the row of the node that the machine
+// becomes. Who waited for it decides anew: meanwhile the node can have been
+// deleted, or have changed.
+func decideJoin(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken) (outcome, nodeID string, matches []fleet.JoinMatch, err error) {
+	for locked := ""; ; {
+		if matches, err = findMatches(ctx, tx, in); err != nil {
+			return "", "", nil, err
+		}
+		outcome, nodeID, err = fleet.DecideJoin(token.ask(in, matches))
+		if err != nil || nodeID == "" || nodeID == locked {
+			return outcome, nodeID, matches, err
+		}
+		switch _, _, err = lockNode(ctx, tx, nodeID); {
+		case fleet.CodeOf(err) == fleet.CodeNotFound && token.DeployNode != "":
+			return "", "", nil, badJoinToken()
+		case fleet.CodeOf(err) == fleet.CodeNotFound:
+		case err != nil:
+			return "", "", nil, err
+		default:
+			locked = nodeID
+		}
+	}
+}
+
+// names are those by which a machine is known: whoever makes it a node holds
+// them all.
+func (in JoinIn) names() []string {
+	names := append(machineNames(in.Hardware), "key:"+string(in.KeyHash))
 	if in.ek != "" {
 		names = append(names, "ek:"+in.ek)
 	}
-	for _, u := range machineUUIDs(in.Hardware.UUID) {
+	return names
+}
+
+// machineNames are those of the machine itself, however it is taken in.
+func machineNames(hw fleet.Hardware) []string {
+	var names []string
+	for _, u := range machineUUIDs(hw.UUID) {
 		names = append(names, "uuid:"+u)
 	}
-	for _, m := range fleet.UniversalMACs(in.Hardware.MACs) {
+	for _, m := range fleet.UniversalMACs(hw.MACs) {
 		names = append(names, "mac:"+m)
 	}
+	return names
+}
+
+// lockMachine makes those wait for each other that make one machine a node: by
+// a join, or by its BMC. It comes before the lock of a node.
+func lockMachine(ctx context.Context, tx pgx.Tx, names []string) error {
 	slices.Sort(names)
+	batch := &pgx.Batch{}
 	for _, name := range names {
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 7301))`, fmt.Sprintf("%x", name)); err != nil {
-			return fmt.Errorf("wait for other joins of the machine: %w", err)
-		}
+		batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended($1, 7301))`, fmt.Sprintf("%x", name))
 	}
-	return nil
+	return wrapDoing(tx.SendBatch(ctx, batch).Close(), "wait for others who take the machine in")
 }
 
 // machineUUIDs are a UUID's two readings, nil when it proves nothing.
@@ -154,21 +171,21 @@ func machineUUIDs(uuid string) []string {
 
 func findJoinToken(ctx context.Context, tx pgx.Tx, secret string) (joinToken, error) {
 	var t joinToken
-	err := tx.QueryRow(ctx, `SELECT t.id, t.tenant_id, t.site_id, t.pool_id, t.labels, t.uses >= t.max_uses, coalesce((s.spec->>'tokenOnlyJoin')::boolean, false)
+	err := tx.QueryRow(ctx, `SELECT t.id, t.tenant_id, t.site_id, t.pool_id, t.labels, coalesce((s.spec->>'tokenOnlyJoin')::boolean, false)
 		FROM join_tokens t JOIN sites s ON s.id = t.site_id
 		WHERE t.hash = $1 AND t.revoked_at IS NULL AND t.expires_at > now()`, hashSecret(secret)).
-		Scan(&t.ID, &t.TenantID, &t.SiteID, &t.PoolID, &t.Labels, &t.Spent, &t.TokenOnly)
+		Scan(&t.ID, &t.TenantID, &t.SiteID, &t.PoolID, &t.Labels, &t.TokenOnly)
 	if err == nil || !isNoRows(err) {
 		return t, wrapDoing(err, "look up a join token")
 	}
 	var uuid string
 	var macs []string
 	var joined bool
-	err = tx.QueryRow(ctx, `SELECT 'deploy ' || d.operation_id, n.tenant_id, n.site_id, n.id, d.used_at IS NOT NULL,
+	err = tx.QueryRow(ctx, `SELECT 'deploy ' || d.operation_id, n.tenant_id, n.site_id, n.id,
 			coalesce(b.identity->>'uuid', ''), coalesce(i.macs, '{}'), EXISTS (SELECT FROM joined_hardware h WHERE h.node_id = n.id)
 		FROM deploy_tokens d JOIN nodes n ON n.id = d.node_id LEFT JOIN bmcs b ON b.node_id = n.id LEFT JOIN inventories i ON i.node_id = n.id
 		WHERE d.hash = $1 AND d.expires_at > now() AND n.deleted_at IS NULL`, hashSecret(secret)).
-		Scan(&t.ID, &t.TenantID, &t.SiteID, &t.DeployNode, &t.Spent, &uuid, &macs, &joined)
+		Scan(&t.ID, &t.TenantID, &t.SiteID, &t.DeployNode, &uuid, &macs, &joined)
 	if isNoRows(err) {
 		return t, badJoinToken()
 	}
@@ -194,7 +211,7 @@ SELECT n.id, n.tenant_id, n.site_id, n.provision_state, coalesce(k.hash = $1, fa
 	EXISTS (SELECT FROM machine_claims c WHERE c.kind = 'ek' AND c.node_id = n.id),
 	EXISTS (SELECT FROM certificates c WHERE c.node_id = n.id AND c.generation = n.identity_generation AND c.revoked_at IS NULL
 	        AND c.used_at IS NOT NULL AND c.not_after > now() - $5::interval),
-	b.node_id IS NOT NULL, coalesce((s.spec->>'joinBindsEnrolled')::boolean, false)
+	coalesce((s.spec->>'joinBindsEnrolled')::boolean, false)
 FROM nodes n
 JOIN sites s ON s.id = n.site_id
 LEFT JOIN node_keys k ON k.node_id = n.id
@@ -218,7 +235,7 @@ func findMatches(ctx context.Context, tx pgx.Tx, in JoinIn) ([]fleet.JoinMatch, 
 	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (fleet.JoinMatch, error) {
 		var m fleet.JoinMatch
 		var joined, inventory []string
-		err := r.Scan(&m.NodeID, &m.TenantID, &m.SiteID, &m.State, &m.Key, &m.KeyBound, &m.UUID, &joined, &inventory, &m.EK, &m.EKBound, &m.CertValid, &m.Enrolled, &m.BindsEnrolled)
+		err := r.Scan(&m.NodeID, &m.TenantID, &m.SiteID, &m.State, &m.Key, &m.KeyBound, &m.UUID, &joined, &inventory, &m.EK, &m.EKBound, &m.CertValid, &m.BindsEnrolled)
 		m.MACs = fleet.SameMACs(macs, joined) || fleet.SameMACs(macs, inventory)
 		return m, err
 	})
@@ -226,28 +243,4 @@ func findMatches(ctx context.Context, tx pgx.Tx, in JoinIn) ([]fleet.JoinMatch, 
 		return nil, fmt.Errorf("look for the joining machine: %w", err)
 	}
 	return slices.DeleteFunc(all, func(m fleet.JoinMatch) bool { return !m.Key && !m.UUID && !m.MACs && !m.EK }), nil
-}
-
-// tellAmbiguous marks the nodes that one machine matches by different
-// attributes. They are the token's own tenant's and site's: a token cannot make
-// another tenant's nodes unfit.
-func (s *Store) tellAmbiguous(ctx context.Context, matches []fleet.JoinMatch) error {
-	for i, m := range matches {
-		other := matches[(i+1)%len(matches)].NodeID
-		err := s.SetCondition(ctx, m.NodeID, fleet.Condition{Type: "IdentityAmbiguous", Status: fleet.ConditionTrue, Reason: "join",
-			Message: "a machine that joined matches this node and " + other + " by different attributes; delete the one that it is not"})
-		if err != nil {
-			return err
-		}
-		err = s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-			if _, _, err := lockNode(ctx, tx, m.NodeID); err != nil {
-				return err
-			}
-			return nodeEvent(ctx, tx, m.NodeID, "system", "security.node.identity-ambiguous", map[string]any{"otherNodeId": other})
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -36,6 +36,9 @@ func (s *Store) admit(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken
 	if err := bindMachine(ctx, tx, in, token, out.NodeID); err != nil {
 		return out, err
 	}
+	if err := settleAmbiguous(ctx, tx, out.NodeID); err != nil {
+		return out, err
+	}
 	err = tx.QueryRow(ctx, `INSERT INTO certificates (serial, node_id, generation, not_after, key_hash, token_id)
 		SELECT $1, id, identity_generation, now() + $3::interval, $4, $5 FROM nodes WHERE id = $2
 		RETURNING generation, now(), not_after`, in.Serial, out.NodeID, certLife, in.KeyHash, token.ID).Scan(&out.Generation, &out.At, &out.NotAfter)

@@ -36,9 +36,10 @@ func (s *Store) nameEnrolled(ctx context.Context, operationID, machineKey string
 }
 
 func (s *Store) recordFound(ctx context.Context, operationID string, f fleet.Found, driver string) error {
-	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
+	hw := fleet.Hardware{UUID: f.Identity.UUID, Serial: f.Identity.Serial, Vendor: f.Identity.Manufacturer}
+	return s.fencedMachine(ctx, operationID, machineNames(hw), func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
 		if byBMC(o.Verb) {
-			if err := refuseAdopted(ctx, tx, o, fleet.Hardware{UUID: f.Identity.UUID, Serial: f.Identity.Serial, Vendor: f.Identity.Manufacturer}); err != nil {
+			if err := refuseAdopted(ctx, tx, o, hw); err != nil {
 				return err
 			}
 		}

@@ -106,7 +106,18 @@ func superseded(operationID, why string) error {
 // fence is still the operation's and the operation is live or parked; else it
 // writes nothing and returns the superseded error.
 func (s *Store) fenced(ctx context.Context, operationID string, fn func(ctx context.Context, tx pgx.Tx, o fencedOp) error) error {
+	return s.fencedMachine(ctx, operationID, nil, fn)
+}
+
+// fencedMachine is fenced for what is learned of a machine: it waits for others
+// who take in the machine of these names, as a join does.
+func (s *Store) fencedMachine(ctx context.Context, operationID string, names []string, fn func(ctx context.Context, tx pgx.Tx, o fencedOp) error) error {
 	return s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if len(names) > 0 {
+			if err := lockMachine(ctx, tx, names); err != nil {
+				return err
+			}
+		}
 		o, held, err := lockOperation(ctx, tx, operationID)
 		if err != nil {
 			return err

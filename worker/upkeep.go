@@ -33,6 +33,7 @@ func (w *Worker) chores() []chore {
 		{name: "ssh", every: 5 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.SyncSSH(ctx); return err }},
 		{name: "schedules", every: time.Minute, do: w.KeepSchedules},
 		{name: "sessions", every: 10 * time.Second, exclusive: true, do: w.loseSessions},
+		{name: "identities", every: 10 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.SettleIdentities(ctx); return err }},
 		{name: "capacity", every: 2 * time.Second, exclusive: true, do: w.Store.SweepCapacity},
 		{name: "forget", every: time.Hour, exclusive: true, do: w.Store.ForgetOld},
 	}
