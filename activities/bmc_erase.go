@@ -45,7 +45,12 @@ func (a *BMC) EraseByBMC(ctx context.Context, in EraseByBMCIn) (EraseByBMCOut, e
 		if len(done) == 0 {
 			return nil
 		}
-		return a.Nodes.RecordErase(ctx, in.OperationID, done)
+		// An attempt whose end got lost is made again, and may prove more disks.
+		key := in.Step + "/" + in.Key
+		for _, r := range done {
+			key += "/" + r.Serial
+		}
+		return a.Nodes.RecordErase(ctx, in.OperationID, key, done)
 	})
 	return out, err
 }

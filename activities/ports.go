@@ -114,8 +114,9 @@ type Nodes interface {
 	// says that all of it was verified.
 	RecordImage(ctx context.Context, operationID string, image fleet.ImageView, whole bool) error
 	// RecordErase stores erase records and clears what is owed once every disk
-	// of the inventory has one.
-	RecordErase(ctx context.Context, operationID string, disks []fleet.DiskErase) error
+	// of the inventory has one. key names what made them within the operation:
+	// the same key stores them once, however often it is called.
+	RecordErase(ctx context.Context, operationID, key string, disks []fleet.DiskErase) error
 	// StoreCredentials replaces the sealed BMC credentials by those the
 	// operation carries (or the staged ones), and forgets the staged ones.
 	StoreCredentials(ctx context.Context, operationID string) error

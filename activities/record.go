@@ -292,12 +292,14 @@ func (a *Record) RecordImage(ctx context.Context, in OperationIn) error {
 // EraseIn are erase records.
 type EraseIn struct {
 	OperationID string
-	Disks       []fleet.DiskErase
+	// Key is the command, or the step, that they come from.
+	Key   string
+	Disks []fleet.DiskErase
 }
 
 // RecordErase stores erase records.
 func (a *Record) RecordErase(ctx context.Context, in EraseIn) error {
-	return toTemporal(a.Nodes.RecordErase(ctx, in.OperationID, in.Disks))
+	return toTemporal(a.Nodes.RecordErase(ctx, in.OperationID, in.Key, in.Disks))
 }
 
 // StoreCredentials records the credentials that were proved.

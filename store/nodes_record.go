@@ -243,9 +243,17 @@ func (s *Store) RecordImage(ctx context.Context, operationID string, image fleet
 
 // RecordErase stores erase records, keeps skipped disks shown on the node, and
 // clears what is owed once every fixed disk of the inventory has a record since.
-// A disk without a serial can have none, so it goes on being owed.
-func (s *Store) RecordErase(ctx context.Context, operationID string, disks []fleet.DiskErase) error {
+// A disk without a serial can have none, so it goes on being owed. What a key of
+// the operation stored already is not stored again.
+func (s *Store) RecordErase(ctx context.Context, operationID, key string, disks []fleet.DiskErase) error {
+	key = "erase-recorded/" + key
 	return s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
+		if _, done := o.Journal[key]; done {
+			return nil
+		}
+		if _, err := tx.Exec(ctx, `UPDATE operations SET journal = journal || jsonb_build_object($2::text, true) WHERE id = $1`, o.ID, key); err != nil {
+			return fmt.Errorf("record that operation %s recorded its erase: %w", o.ID, err)
+		}
 		batch := &pgx.Batch{}
 		for _, d := range disks {
 			batch.Queue(`INSERT INTO erase_records (id, node_id, operation_id, tenant_id, disk_serial, method, result, detail, actor)

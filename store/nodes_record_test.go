@@ -3,6 +3,8 @@ package store_test
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/bettercompute/compute/fleet"
 	"github.com/bettercompute/compute/store"
 )
@@ -37,13 +39,13 @@ func TestEraseOwed(t *testing.T) {
 				}
 			}
 			// A record from before the deploy does not count.
-			if err := o.RecordErase(t.Context(), "op_1", []fleet.DiskErase{done("A"), done("B")}); err != nil {
+			if err := o.RecordErase(t.Context(), "op_1", "before", []fleet.DiskErase{done("A"), done("B")}); err != nil {
 				t.Fatal(err)
 			}
 			if err := o.RecordEraseOwed(t.Context(), "op_1"); err != nil {
 				t.Fatal(err)
 			}
-			if err := o.RecordErase(t.Context(), "op_1", c.erased); err != nil {
+			if err := o.RecordErase(t.Context(), "op_1", "after", c.erased); err != nil {
 				t.Fatal(err)
 			}
 			s, err := store.LoadSituation(t.Context(), o.pool, "node_a")
@@ -52,6 +54,86 @@ func TestEraseOwed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What an operation records is recorded once, however often the activity that
+// records it runs: one whose answer was lost, or whose worker was killed, runs
+// again.
+func TestRecordedOnce(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	erased := []fleet.DiskErase{{Serial: "A", Method: "full", Result: "done"}, {Serial: "B", Method: "skipped", Result: "done"}}
+	park := fleet.OperationFailure{Step: "switch-on", Code: "timeout", Cause: "stuck", Park: true}
+	for name, act := range map[string]func(o *ops) error{
+		"park":      func(o *ops) error { return o.FailOperation(ctx, "op_1", park) },
+		"abort":     func(o *ops) error { return o.AbortOperation(ctx, "op_1", "aborted", []string{"medium"}) },
+		"erase":     func(o *ops) error { return o.RecordErase(ctx, "op_1", "cmd_1", erased) },
+		"identity":  func(o *ops) error { return o.RevokeIdentity(ctx, "op_1", "deploy") },
+		"inventory": func(o *ops) error { return o.RecordInventory(ctx, "op_1", fleet.Inventory{Serial: "S"}) },
+		"end step":  func(o *ops) error { return o.EndStep(ctx, "op_1", "switch-on", fleet.StepDone, "on") },
+		"retry": func(o *ops) error {
+			if _, _, state, _ := o.state("op_1"); state == fleet.OpRunning {
+				if err := o.FailOperation(ctx, "op_1", park); err != nil {
+					return err
+				}
+			}
+			_, err := o.RetryOperation(ctx, "op_1", "temporal")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOps(t)
+			o.mustBegin("op_1", fleet.VerbDeploy)
+			if _, err := o.BeginOperation(ctx, "op_1", "run"); err != nil {
+				t.Fatal(err)
+			}
+			if err := act(o); err != nil {
+				t.Fatal(err)
+			}
+			once := o.told()
+			if err := act(o); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(once, o.told()); diff != "" {
+				t.Errorf("the second time changed (-once +twice):\n%s", diff)
+			}
+		})
+	}
+	t.Run("another key is another erase", func(t *testing.T) {
+		t.Parallel()
+		o := newOps(t)
+		o.mustBegin("op_1", fleet.VerbRelease)
+		for _, key := range []string{"cmd_1", "cmd_2"} {
+			if err := o.RecordErase(ctx, "op_1", key, erased[:1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := o.typed("node.disks.erased"); got != 2 {
+			t.Errorf("%d events of two erases", got)
+		}
+	})
+}
+
+// told is what is kept of a node for people: its events, its version, its erase
+// records, and the disks that stay shown.
+func (o *ops) told() map[string]int {
+	o.t.Helper()
+	out := map[string]int{}
+	for name, sql := range map[string]string{
+		"events":        `SELECT count(*) FROM events`,
+		"version":       `SELECT version FROM nodes WHERE id = 'node_a'`,
+		"erase records": `SELECT count(*) FROM erase_records`,
+		"skipped disks": `SELECT jsonb_array_length(skipped_disks) FROM nodes WHERE id = 'node_a'`,
+		"samples":       `SELECT count(*) FROM step_samples`,
+	} {
+		var n int
+		if err := o.pool.QueryRow(o.t.Context(), sql).Scan(&n); err != nil {
+			o.t.Fatal(err)
+		}
+		out[name] = n
+	}
+	return out
 }
 
 // An operation revokes the identity once, however often it asks.

@@ -206,6 +206,9 @@ func (s *Store) FailOperation(ctx context.Context, operationID string, f fleet.O
 }
 
 func (s *Store) fail(ctx context.Context, tx pgx.Tx, o fencedOp, f fleet.OperationFailure) error {
+	if f.Park && o.Parked {
+		return nil // recorded already: the answer of the attempt before was lost
+	}
 	opErr := &fleet.OperationError{Code: f.Code, Step: f.Step, Cause: f.Cause, Remedy: f.Remedy}
 	if f.Step != "" {
 		st := stepOf(&o.Steps, f.Step)

@@ -312,7 +312,7 @@ func (w *world) RecordImage(_ context.Context, _ string, img fleet.ImageView, _ 
 	return w.fenced(func() { w.image = &img })
 }
 
-func (w *world) RecordErase(_ context.Context, _ string, disks []fleet.DiskErase) error {
+func (w *world) RecordErase(_ context.Context, _, _ string, disks []fleet.DiskErase) error {
 	return w.fenced(func() {
 		for _, d := range disks {
 			if !slices.Contains(w.erased, d) {

@@ -50,7 +50,7 @@ func eraseInBand(ctx workflow.Context, r *run) (string, error) {
 		return "", err
 	}
 	records = withSkipped(records, r.mem.Left, r.job.Ask.SkipDisks)
-	if err := write(ctx, record.RecordErase, activities.EraseIn{OperationID: r.in.OperationID, Disks: records}); err != nil {
+	if err := write(ctx, record.RecordErase, activities.EraseIn{OperationID: r.in.OperationID, Key: id, Disks: records}); err != nil {
 		return "", err
 	}
 	r.mem.Left, r.mem.LeftKnown = notErased(records, r.mem.Left), true

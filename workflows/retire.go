@@ -34,5 +34,5 @@ func (r *run) recordKept(ctx workflow.Context) error {
 	for i, serial := range kept {
 		records[i] = fleet.DiskErase{Serial: serial, Method: "skipped", Result: "failed", Detail: "forced retire: " + cause}
 	}
-	return write(ctx, record.RecordErase, activities.EraseIn{OperationID: r.in.OperationID, Disks: records})
+	return write(ctx, record.RecordErase, activities.EraseIn{OperationID: r.in.OperationID, Key: r.mem.Step, Disks: records})
 }
