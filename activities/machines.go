@@ -117,7 +117,19 @@ func (a *Record) configArgs(ctx context.Context, w Work, c *CommandIn) error {
 	if err != nil {
 		return fmt.Errorf("write the meta data: %w", err)
 	}
-	c.Args = map[string]any{"metaData": string(meta) + "\n"}
+	// The disk is named: a machine that was started anew since the image was
+	// written knows of none.
+	data, err := a.Machines.LastData(ctx, w.OperationID, CommandWriteImage)
+	if err != nil {
+		return err
+	}
+	var done written
+	if data != nil {
+		if done, err = writtenOf(data); err != nil {
+			return err
+		}
+	}
+	c.Args = map[string]any{"metaData": string(meta) + "\n", "disk": done.Disk.Serial}
 	c.Secrets = map[string]string{"userData": fleet.SecretUserData, "networkData": fleet.SecretNetworkData}
 	vendor, err := a.vendorData(ctx, w, in)
 	if err != nil || vendor == "" {
@@ -275,19 +287,29 @@ func (a *Record) TakeErased(ctx context.Context, in DataIn) ([]fleet.DiskErase, 
 	return data.Disks, nil
 }
 
+// written is what a machine says of the image that it wrote.
+type written struct {
+	Disk   struct{ Serial string }
+	SHA256 string `json:"sha256"`
+	Bytes  int64
+}
+
+func writtenOf(data json.RawMessage) (w written, err error) {
+	if err := json.Unmarshal(data, &w); err != nil {
+		return w, final(NewReason(CodeMachine, "the machine's result cannot be read: %s", err))
+	}
+	return w, nil
+}
+
 // CheckWritten compares what the machine says it wrote with what was asked.
 func (a *Record) CheckWritten(ctx context.Context, in DataIn) (string, error) {
 	c, err := a.Machines.Command(ctx, in.CommandID)
 	if err != nil {
 		return "", toTemporal(err)
 	}
-	var data struct {
-		Disk   struct{ Serial string }
-		SHA256 string `json:"sha256"`
-		Bytes  int64
-	}
-	if err := json.Unmarshal(c.Data, &data); err != nil {
-		return "", final(NewReason(CodeMachine, "the machine's result cannot be read: %s", err))
+	data, err := writtenOf(c.Data)
+	if err != nil {
+		return "", toTemporal(err)
 	}
 	w, err := a.Ops.LoadWork(ctx, in.OperationID)
 	if err != nil {

@@ -151,6 +151,9 @@ type Machines interface {
 	JoinFile(ctx context.Context, operationID string) (fleet.JoinFile, error)
 	// Command reads a command.
 	Command(ctx context.Context, commandID string) (Command, error)
+	// LastData is the data of the operation's last command of a type that
+	// succeeded, nil without one.
+	LastData(ctx context.Context, operationID, kind string) (json.RawMessage, error)
 	// CancelCommands cancels the operation's open commands.
 	CancelCommands(ctx context.Context, operationID string) error
 	// ImageURL opens the whole URL of the operation's image, which a BMC is

@@ -142,6 +142,18 @@ func (s *Store) Command(ctx context.Context, commandID string) (fleet.Command, e
 	return c, nil
 }
 
+// LastData is the data of the operation's last command of a type that succeeded,
+// nil without one.
+func (s *Store) LastData(ctx context.Context, operationID, kind string) (json.RawMessage, error) {
+	var data json.RawMessage
+	err := s.pool.QueryRow(ctx, `SELECT result->'data' FROM commands WHERE operation_id = $1 AND type = $2 AND state = 'succeeded'
+		ORDER BY ended_at DESC LIMIT 1`, operationID, kind).Scan(&data)
+	if isNoRows(err) {
+		return nil, nil
+	}
+	return data, wrapDoing(err, "look for what "+kind+" of operation "+operationID+" came to")
+}
+
 // CancelCommands cancels the operation's open commands; the machine learns it
 // when it next tells of its progress.
 func (s *Store) CancelCommands(ctx context.Context, operationID string) error {

@@ -313,6 +313,11 @@ func TestCommandLife(t *testing.T) {
 	if got.State != store.CommandSucceeded || string(got.Data) != `{"n": 1}` || got.Percent == nil || *got.Percent != 100 {
 		t.Errorf("command = %+v", got)
 	}
+	for kind, want := range map[string]string{"configDrive": `{"n": 1}`, "writeImage": ""} {
+		if data, err := b.LastData(t.Context(), b.Op, kind); err != nil || string(data) != want {
+			t.Errorf("the data of the last %s: %s, %v", kind, data, err)
+		}
+	}
 	var left int
 	if err := b.Pool().QueryRow(t.Context(), `SELECT count(*) FROM commands WHERE secrets IS NOT NULL`).Scan(&left); err != nil {
 		t.Fatal(err)
@@ -322,6 +327,38 @@ func TestCommandLife(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{fleet.SignalCallIn, fleet.SignalCommand}, b.signals()); diff != "" {
 		t.Errorf("signals (-want +got):\n%s", diff)
+	}
+}
+
+// What a parked operation armed ends with it when another takes its place: the
+// machine that runs our image for it is served nothing more.
+func TestSupersededArmsNothing(t *testing.T) {
+	t.Parallel()
+	b := newMachine(t, nil)
+	boot := b.arm(1)
+	m := b.callIn(boot.ID)
+	id, err := b.SendCommand(t.Context(), b.Op, fleet.CommandIn{Key: "k", Type: "finish", Args: struct{}{}, Expires: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.FailOperation(t.Context(), b.Op, fleet.OperationFailure{Code: "timeout", Cause: "stuck", Park: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.BootLive(t.Context(), boot.ID); err != nil {
+		t.Errorf("parked, the boot has ended: %v", err)
+	}
+	err = b.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { return store.EndParked(ctx, tx, b.Node, "op_next") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.BootLive(t.Context(), boot.ID); fleet.CodeOf(err) != fleet.CodeNotFound {
+		t.Errorf("the boot's files are still served: %v", err)
+	}
+	if d, err := b.NextCommand(t.Context(), store.OfBoot(m.BootID)); err != nil || d != nil {
+		t.Errorf("a command is still delivered: %+v, %v", d, err)
+	}
+	if c, err := b.Command(t.Context(), id); err != nil || c.State != store.CommandCancelled {
+		t.Errorf("the command is %s, %v", c.State, err)
 	}
 }
 

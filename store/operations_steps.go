@@ -112,6 +112,9 @@ func (s *Store) EndStep(ctx context.Context, operationID, step string, state fle
 		again := st.State == state
 		now := fleet.At(o.Now)
 		st.State, st.EndedAt = state, &now
+		if state == fleet.StepPending { // it is begun again
+			st.EndedAt = nil
+		}
 		if detail != "" {
 			st.Detail = detail
 		}

@@ -238,6 +238,33 @@ func TestMachineRestartsByItself(t *testing.T) {
 			t.Errorf("boots %d, resets %v", b.boots, b.resets)
 		}
 	})
+	// The image stays where it was written; the machine is told where.
+	t.Run("after the image", func(t *testing.T) {
+		t.Parallel()
+		b := newBench(t, fleet.VerbDeploy, deployInput(nil))
+		b.answers["finish"] = func(w *world, c *command) {
+			if c.boot == 1 {
+				w.reused[1] = true
+				c.State = "delivered"
+				b.env.SignalWorkflow(fleet.SignalReboot, workflows.SignalInput{DispatchID: 7})
+				return
+			}
+			succeed(w, c)
+		}
+		b.answers["configDrive"] = func(w *world, c *command) {
+			if finish := *w.step("finish"); c.boot == 2 && (finish.State != fleet.StepPending || finish.EndedAt != nil) {
+				t.Errorf("the step that the restart cut off is %+v", finish)
+			}
+			if disk := c.in.Args.(map[string]any)["disk"]; disk != "D1" {
+				t.Errorf("the config drive goes to disk %q, the image went to D1", disk)
+			}
+			succeed(w, c)
+		}
+		b.succeeds(t)
+		if n := len(b.commands); n != 5 || b.boots != 2 {
+			t.Errorf("%d commands, %d boots", n, b.boots)
+		}
+	})
 	t.Run("for ever", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t, fleet.VerbDeploy, deployInput(nil))

@@ -433,6 +433,17 @@ func (w *world) Command(_ context.Context, id string) (activities.Command, error
 	return activities.Command{}, fleet.NotFound("command")
 }
 
+func (w *world) LastData(_ context.Context, _, kind string) (json.RawMessage, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range slices.Backward(w.commands) {
+		if c.Type == kind && c.State == "succeeded" {
+			return c.Data, nil
+		}
+	}
+	return nil, nil
+}
+
 func (w *world) CancelCommands(context.Context, string) error {
 	return w.fenced(func() {
 		for _, c := range w.commands {

@@ -60,6 +60,7 @@ func (r *run) steps(ctx workflow.Context) (string, error) {
 			if i, err = r.bootAgain(); err != nil {
 				return s.name, err
 			}
+			r.ended = append(r.ended, activities.Ended{Step: s.name, State: fleet.StepPending, Detail: "the machine restarted by itself: it is booted anew"})
 			continue
 		case err != nil && s.try && r.forced() && ctx.Err() == nil && !activities.ReasonOf(err).Ends():
 			cause := activities.ReasonOf(err).Cause
