@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 BIN   := .dev/bin
 GO    ?= go
-CMDS  := compute computectl bmcsim nodeagent
+CMDS  := computectl bmcsim nodeagent
+PKCS11 ?= 0
 
 .PHONY: dev dev-reset build test lint generate verify histories
 
@@ -12,9 +13,10 @@ dev: build ## everything on this machine, on loopback; ARGS="--nodes 1000" sizes
 dev-reset: ## wipe the state of make dev
 	@if [ -x $(BIN)/compute ]; then $(BIN)/compute dev --wipe; else rm -rf .dev; fi
 
-build:
+build: ## PKCS11=1: compute can use CA keys in tokens; needs a C compiler
 	@mkdir -p $(BIN)
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/ $(addprefix ./cmd/,$(CMDS))
+	@CGO_ENABLED=$(PKCS11) $(GO) build -o $(BIN)/ ./cmd/compute
 
 test: lint ## everything that must hold, with real Postgres, Temporal and ipmi_sim
 	@./.ci/packages

@@ -36,12 +36,13 @@ var mayImport = map[string][]string{
 // helpers are packages for tests; what they import does not count as an import
 // of the folder that they lie in.
 var helpers = map[string][]string{
-	"store/storetest":      {"fleet", "store", "localstack"},
-	"agent/sshd/sshdtest":  {"agent"},
-	"agent/tpm/tpmtest":    {},
-	"bmc/bmctest":          {"bmc", "fleet", "sim"},
-	"bmc/ipmi/ipmisim":     {},
-	"bmc/redfish/recorded": {},
+	"store/storetest":            {"fleet", "store", "localstack"},
+	"agent/sshd/sshdtest":        {"agent"},
+	"agent/tpm/tpmtest":          {},
+	"identity/pkcs11/pkcs11test": {},
+	"bmc/bmctest":                {"bmc", "fleet", "sim"},
+	"bmc/ipmi/ipmisim":           {},
+	"bmc/redfish/recorded":       {},
 }
 
 // mayNotReach says which other modules a folder's packages may not depend on,
@@ -53,7 +54,7 @@ var mayNotReach = map[string][]string{
 	"gateway":    {"go.temporal.io", "github.com/stmcginnis/gofish", "github.com/bmc-toolbox"},
 	"activities": {"github.com/jackc/pgx", "github.com/gin-gonic", "github.com/stmcginnis/gofish", "github.com/bmc-toolbox"},
 	"workflows":  {"github.com/jackc/pgx", "github.com/gin-gonic", "github.com/stmcginnis/gofish", "github.com/bmc-toolbox"},
-	"agent":      {"github.com/jackc/pgx", "go.temporal.io", "github.com/gin-gonic"},
+	"agent":      {"github.com/jackc/pgx", "go.temporal.io", "github.com/gin-gonic", "github.com/miekg/pkcs11"},
 	"cli":        {"github.com/jackc/pgx", "go.temporal.io", "github.com/gin-gonic"},
 	"bmc":        {"github.com/jackc/pgx", "go.temporal.io", "github.com/gin-gonic"},
 	"sim":        {"github.com/jackc/pgx", "go.temporal.io"},

@@ -36,7 +36,8 @@ func (i *sshIssuer) checkAccount(in fleet.NodesIssueSSHCertIn) error {
 
 func nodesIssueSSHCert(ctx context.Context, c *Call, in fleet.NodesIssueSSHCertIn) (fleet.IssuedSSHCertOut, error) {
 	i := c.srv.ssh
-	if err := i.ready(ctx, c.Store()); err != nil {
+	ca, err := i.ready(ctx, c.Store())
+	if err != nil {
 		return fleet.IssuedSSHCertOut{}, err
 	}
 	key, err := parseSSHKey(in.PublicKey)
@@ -66,14 +67,14 @@ func nodesIssueSSHCert(ctx context.Context, c *Call, in fleet.NodesIssueSSHCertI
 			return e
 		},
 		Change: func(ctx context.Context, tx pgx.Tx) (fleet.IssuedSSHCertOut, error) {
-			return c.issueSSH(ctx, tx, in, key)
+			return c.issueSSH(ctx, tx, in, ca, key)
 		},
 		Made: func(o fleet.IssuedSSHCertOut) string { return o.SSHCert.Serial },
 	})
 }
 
 // issueSSH records a certificate and signs it.
-func (c *Call) issueSSH(ctx context.Context, tx pgx.Tx, in fleet.NodesIssueSSHCertIn, key ssh.PublicKey) (fleet.IssuedSSHCertOut, error) {
+func (c *Call) issueSSH(ctx context.Context, tx pgx.Tx, in fleet.NodesIssueSSHCertIn, ca ssh.Signer, key ssh.PublicKey) (fleet.IssuedSSHCertOut, error) {
 	var out fleet.IssuedSSHCertOut
 	i := c.srv.ssh
 	now, err := store.Now(ctx, tx)
@@ -88,7 +89,7 @@ func (c *Call) issueSSH(ctx context.Context, tx pgx.Tx, in fleet.NodesIssueSSHCe
 	}
 	out.SSHCert, out.Note = cert, sshIssuedNote
 	// sshd logs the key id with each login: it leads to the call's audit row.
-	if out.Certificate, err = i.sign(key, cert, c.Identity+" "+c.RequestID); err != nil {
+	if out.Certificate, err = i.sign(ca, key, cert, c.Identity+" "+c.RequestID); err != nil {
 		return out, err
 	}
 	c.Resource = "ssh-cert/" + cert.Serial

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/bettercompute/compute/fleet"
 	"github.com/bettercompute/compute/store"
 )
 
@@ -38,8 +39,13 @@ func (s *Server) ready(g *gin.Context) {
 	if err != nil {
 		degraded = append(degraded, "the events' horizon cannot be read")
 	}
+	// Last, since a token can let a call hang.
+	if _, err := s.ssh.usable(ctx); fleet.CodeOf(err) == fleet.CodeUnavailable {
+		s.log.WarnContext(ctx, "the SSH CA's key cannot be used", "error", err)
+		degraded = append(degraded, "no SSH certificates are issued: the CA's key cannot be used, and this process's log says why")
+	}
 	g.JSON(http.StatusOK, gin.H{"ready": true, "degraded": degraded, "eventsHorizonSeconds": horizon.Seconds(),
-		"ssh": gin.H{"configured": s.ssh.signer != nil, "requireMFA": s.ssh.requireMFA}})
+		"ssh": gin.H{"configured": s.ssh.ca != nil, "requireMFA": s.ssh.requireMFA}})
 }
 
 // degraded names what works late.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -19,9 +20,10 @@ import (
 
 // SSHOptions are the break-glass SSH's. Every zero value but CA's is the default.
 type SSHOptions struct {
-	// CA signs user certificates: an Ed25519 or ECDSA key in a file, a token or a
-	// key service. It signs while the node's row is locked, so it has to answer
-	// within a few seconds. Nil is no SSH CA.
+	// CA signs user certificates: an Ed25519 or ECDSA key. It signs while the node's
+	// row is locked, so it has to answer within a few seconds. Nil is no SSH CA. One
+	// that can be away, in a token or a key service, has a method Ready(ctx) error
+	// too, which is asked first, and knows its public key only then.
 	CA crypto.Signer
 	// Accounts are those that certificates are issued for; empty is root.
 	Accounts []string
@@ -46,13 +48,22 @@ const (
 
 // sshIssuer issues certificates.
 type sshIssuer struct {
-	// signer is nil without a CA; public is its key as nodes are told it.
-	signer     ssh.Signer
-	public     string
+	// ca is nil without one.
+	ca         crypto.Signer
 	accounts   []string
 	requireMFA bool
 	backdate   time.Duration
 	perHour    int
+
+	mu  sync.Mutex
+	key *sshCAKey
+}
+
+// sshCAKey is the CA's key, once it is known.
+type sshCAKey struct {
+	ssh.Signer
+	// line is the public key as nodes are told it.
+	line string
 }
 
 func newSSHIssuer(o SSHOptions) (*sshIssuer, error) {
@@ -77,17 +88,42 @@ func newSSHIssuer(o SSHOptions) (*sshIssuer, error) {
 	if o.CA == nil {
 		return i, nil
 	}
-	var err error
-	if i.signer, err = ssh.NewSignerFromSigner(o.CA); err != nil {
+	i.ca = o.CA
+	// A token that is away now comes back; a key that cannot be used does not.
+	if _, err := i.usable(context.Background()); err != nil && fleet.CodeOf(err) != fleet.CodeUnavailable {
+		return nil, err
+	}
+	return i, nil
+}
+
+// usable is the CA's key when it can sign now.
+func (i *sshIssuer) usable(ctx context.Context) (*sshCAKey, error) {
+	if i.ca == nil {
+		return nil, fleet.Errorf(fleet.CodeUnsupported, "no-ssh-ca", "no SSH CA is configured: give the API COMPUTE_SSH_CA_KEY (compute keys init makes one)")
+	}
+	if remote, ok := i.ca.(interface {
+		Ready(ctx context.Context) error
+	}); ok {
+		if err := remote.Ready(ctx); err != nil {
+			return nil, err
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.key != nil {
+		return i.key, nil
+	}
+	signer, err := ssh.NewSignerFromSigner(i.ca)
+	if err != nil {
 		return nil, fmt.Errorf("use the SSH CA: %w", err)
 	}
-	switch i.signer.PublicKey().Type() {
+	switch signer.PublicKey().Type() {
 	case ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521:
 	default:
 		return nil, errors.New("the SSH CA has to be an Ed25519 or ECDSA key")
 	}
-	i.public = oneLine(i.signer.PublicKey())
-	return i, nil
+	i.key = &sshCAKey{Signer: signer, line: oneLine(signer.PublicKey())}
+	return i.key, nil
 }
 
 // oneLine is a key or certificate as OpenSSH writes it, without a comment.
@@ -96,22 +132,27 @@ func oneLine(k ssh.PublicKey) string { return strings.TrimSpace(string(ssh.Marsh
 // publish makes the nodes trust this CA and let in to these accounts. Where it was
 // distrusted it is no CA any more.
 func (i *sshIssuer) publish(ctx context.Context, s *store.Store) error {
-	trusted, err := s.PublishSSH(ctx, i.public, i.accounts)
+	key, err := i.usable(ctx)
+	if err != nil {
+		return err
+	}
+	trusted, err := s.PublishSSH(ctx, key.line, i.accounts)
 	if err == nil && !trusted {
 		err = fleet.Errorf(fleet.CodeUnsupported, "ssh-ca-distrusted", "the SSH CA of this process was distrusted (compute keys ssh): configure the new one")
 	}
 	return err
 }
 
-// ready says whether there is a CA to sign with.
-func (i *sshIssuer) ready(ctx context.Context, s *store.Store) error {
-	if i.signer == nil {
-		return fleet.Errorf(fleet.CodeUnsupported, "no-ssh-ca", "no SSH CA is configured: give the API COMPUTE_SSH_CA_KEY (compute keys init makes one)")
+// ready is the CA's key to sign with, which the nodes trust.
+func (i *sshIssuer) ready(ctx context.Context, s *store.Store) (*sshCAKey, error) {
+	key, err := i.usable(ctx)
+	if err != nil {
+		return nil, err
 	}
-	if trusted, err := store.SSHTrusted(ctx, s.Pool(), i.public); err != nil || trusted {
-		return err
+	if trusted, err := store.SSHTrusted(ctx, s.Pool(), key.line); err != nil || trusted {
+		return key, err
 	}
-	return i.publish(ctx, s)
+	return key, i.publish(ctx, s)
 }
 
 // checkSession is what issuing asks of the caller's session.
@@ -136,7 +177,7 @@ func (i *sshIssuer) life(now, sessionEnd time.Time, ttl time.Duration) (from, to
 }
 
 // sign makes the certificate of a record.
-func (i *sshIssuer) sign(key ssh.PublicKey, c fleet.SSHCert, keyID string) (string, error) {
+func (i *sshIssuer) sign(ca ssh.Signer, key ssh.PublicKey, c fleet.SSHCert, keyID string) (string, error) {
 	account, nodeID, ok := strings.Cut(c.Principal, "@")
 	if !ok || !fleet.MatchPattern("principal", account) || !fleet.MatchPattern("sshNodeId", nodeID) || !slices.Contains(i.accounts, account) {
 		// sshd takes a certificate without a principal for one of every principal.
@@ -149,7 +190,7 @@ func (i *sshIssuer) sign(key ssh.PublicKey, c fleet.SSHCert, keyID string) (stri
 	cert := &ssh.Certificate{Key: key, Serial: serial, CertType: ssh.UserCert, KeyId: keyID, ValidPrincipals: []string{c.Principal},
 		ValidAfter: uint64(c.ValidAfter.Unix()), ValidBefore: uint64(c.ValidBefore.Unix()),
 		Permissions: ssh.Permissions{Extensions: map[string]string{"permit-pty": ""}}}
-	if err := cert.SignCert(rand.Reader, i.signer); err != nil {
+	if err := cert.SignCert(rand.Reader, ca); err != nil {
 		return "", fmt.Errorf("sign an SSH certificate: %w", err)
 	}
 	return oneLine(cert), nil

@@ -17,7 +17,7 @@ const sshKeepEvery = 5 * time.Second
 // certificates of those who lost the right to them, until the context ends. Any
 // number of processes do so side by side.
 func (s *Server) KeepSSH(ctx context.Context) {
-	published := s.ssh.signer == nil
+	published := s.ssh.ca == nil
 	tick := time.NewTicker(sshKeepEvery)
 	defer tick.Stop()
 	for {

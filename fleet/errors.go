@@ -87,6 +87,10 @@ func Invalid(field, constraint string) *Error {
 // the database refused what was to be recorded.
 const ReasonRejected = "record-rejected"
 
+// ReasonCAKey is the reason of an UNAVAILABLE error: a CA's key lies in a token
+// or a key service that does not sign now.
+const ReasonCAKey = "ca-key-unavailable"
+
 // NotFound makes the one NOT_FOUND of a kind of thing. Its words are the same
 // for what is not there and for what the caller may not see.
 func NotFound(kind string) *Error {

@@ -64,7 +64,7 @@ func (g *Gateway) readyz(w http.ResponseWriter, r *http.Request) {
 		answerProblem(w, http.StatusServiceUnavailable, string(fleet.CodeUnavailable), "not-ready", "Postgres does not answer, or its schema is not known")
 		return
 	}
-	answerJSON(w, map[string]string{"status": "ready"})
+	answerJSON(w, map[string]any{"status": "ready", "degraded": g.degraded(r.Context())})
 }
 
 // live says whether a boot's files are served.

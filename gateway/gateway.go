@@ -163,6 +163,22 @@ func (g *Gateway) Ready(ctx context.Context) error {
 	return nil
 }
 
+// degraded names what does not work although the gateway serves: sessions and
+// boot files need no CA.
+func (g *Gateway) degraded(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	out := []string{}
+	if g.cfg.Nodes == nil {
+		return append(out, "no machine can join: there is no CA of nodes")
+	}
+	if err := g.cfg.Nodes.Ready(ctx); err != nil {
+		g.log.Warn("the key of the CA of nodes cannot be used", "error", err)
+		out = append(out, "no machine can join and no certificate is renewed: the key of the CA of nodes cannot be used, and this process's log says why")
+	}
+	return out
+}
+
 // bootBase is the plain listener's base URL as machines are told it.
 func (g *Gateway) bootBase() string { return strings.TrimSuffix(g.store.BootURL, "/") }
 

@@ -101,6 +101,8 @@ func cleanHardware(h fleet.Hardware) fleet.Hardware {
 func (g *Gateway) sign(public any, serial string, granted store.Granted) (certificateAnswer, error) {
 	chain, err := g.cfg.Nodes.Issue(public, identity.Grant{NodeID: granted.NodeID, Generation: granted.Generation, Serial: serial, At: granted.At, NotAfter: granted.NotAfter})
 	if err != nil {
+		// Not spent: the same machine asks again, and is granted the same.
+		g.log.Warn("certificate not signed", "node", granted.NodeID, "error", err)
 		return certificateAnswer{}, err
 	}
 	return certificateAnswer{NodeID: granted.NodeID, Generation: granted.Generation, Certificate: string(chain), NotAfter: fleet.At(granted.NotAfter)}, nil

@@ -26,6 +26,8 @@ import (
 // memberHost is a host that joins.
 type memberHost struct {
 	uuid string
+	// macs are the host's; nil is one.
+	macs []string
 
 	mu      sync.Mutex
 	specs   []int64
@@ -38,7 +40,11 @@ type memberHost struct {
 }
 
 func (h *memberHost) Hardware(context.Context) (fleet.Hardware, error) {
-	return fleet.Hardware{UUID: h.uuid, MACs: []string{"00:1b:21:00:00:01"}}, nil
+	macs := h.macs
+	if macs == nil {
+		macs = []string{"00:1b:21:00:00:01"}
+	}
+	return fleet.Hardware{UUID: h.uuid, MACs: macs}, nil
 }
 
 func (h *memberHost) Inventory(context.Context) (fleet.Inventory, error) {

@@ -67,9 +67,9 @@ func NewCA(name string) (*CA, error) {
 
 // Create makes a CA in two files, and loads the one that is there. Only its
 // owner can read the key file.
-func Create(certFile, keyFile, name string) (*CA, error) {
+func Create(certFile, keyFile, name string, tokens OpenToken) (*CA, error) {
 	if _, err := os.Stat(certFile); err == nil {
-		return Load(certFile, keyFile)
+		return Load(certFile, keyFile, tokens)
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("look for the CA: %w", err)
 	}
@@ -93,8 +93,10 @@ func (ca *CA) save(certFile, keyFile string) error {
 	return writePEM(certFile, "CERTIFICATE", ca.Cert.Raw, 0o644)
 }
 
-// Load reads a CA from its two files and checks that they belong together.
-func Load(certFile, keyFile string) (*CA, error) {
+// Load reads a CA from its certificate's file and its key, in a file or a token
+// (see readKey), and checks that they belong together; a key in a token is found
+// by the certificate.
+func Load(certFile, keyName string, tokens OpenToken) (*CA, error) {
 	cert, err := LoadCert(certFile)
 	if err != nil {
 		return nil, err
@@ -102,21 +104,28 @@ func Load(certFile, keyFile string) (*CA, error) {
 	if !cert.IsCA {
 		return nil, fmt.Errorf("%s is no CA certificate", certFile)
 	}
-	block, err := readPEM(keyFile, "PRIVATE KEY")
+	remote, b, err := readKey(keyName, cert.PublicKey, tokens)
+	if err != nil {
+		return nil, err
+	}
+	if remote != nil {
+		return &CA{Cert: cert, Signer: remote}, nil
+	}
+	block, err := parsePEM(keyName, b, "PRIVATE KEY")
 	if err != nil {
 		return nil, err
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block)
 	if err != nil {
-		return nil, fmt.Errorf("read the CA key %s: it is no PKCS#8 key", keyFile)
+		return nil, fmt.Errorf("read the CA key %s: it is no PKCS#8 key", keyName)
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("the CA key %s cannot sign", keyFile)
+		return nil, fmt.Errorf("the CA key %s cannot sign", keyName)
 	}
 	public, ok := signer.Public().(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || !public.Equal(cert.PublicKey) {
-		return nil, fmt.Errorf("the CA key %s is not that of %s", keyFile, certFile)
+		return nil, fmt.Errorf("the CA key %s is not that of %s", keyName, certFile)
 	}
 	return &CA{Cert: cert, Signer: signer}, nil
 }
@@ -139,6 +148,10 @@ func readPEM(file, kind string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the CA: %w", err)
 	}
+	return parsePEM(file, b, kind)
+}
+
+func parsePEM(file string, b []byte, kind string) ([]byte, error) {
 	block, _ := pem.Decode(b)
 	if block == nil || block.Type != kind {
 		return nil, fmt.Errorf("%s holds no PEM block %q", file, kind)
@@ -146,9 +159,13 @@ func readPEM(file, kind string) ([]byte, error) {
 	return block.Bytes, nil
 }
 
-// writePEM puts a PEM file in place whole or not at all.
 func writePEM(file, kind string, der []byte, mode os.FileMode) error {
-	if err := os.WriteFile(file+".new", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), mode); err != nil {
+	return writeFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), mode)
+}
+
+// writeFile puts a file in place whole or not at all.
+func writeFile(file string, b []byte, mode os.FileMode) error {
+	if err := os.WriteFile(file+".new", b, mode); err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
 	if err := os.Rename(file+".new", file); err != nil {

@@ -14,11 +14,11 @@ func TestCreateAndLoad(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem")
-	first, err := identity.Create(cert, key, "test CA")
+	first, err := identity.Create(cert, key, "test CA", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := identity.Create(cert, key, "test CA")
+	again, err := identity.Create(cert, key, "test CA", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,13 +33,13 @@ func TestCreateAndLoad(t *testing.T) {
 		t.Errorf("key file mode %v, want 0600", info.Mode())
 	}
 	other := filepath.Join(dir, "other.pem")
-	if _, err := identity.Create(other, filepath.Join(dir, "other-key.pem"), "other"); err != nil {
+	if _, err := identity.Create(other, filepath.Join(dir, "other-key.pem"), "other", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := identity.Load(other, key); err == nil {
+	if _, err := identity.Load(other, key, nil); err == nil {
 		t.Error("a certificate with another's key is loaded")
 	}
-	if _, err := identity.Load(key, cert); err == nil {
+	if _, err := identity.Load(key, cert, nil); err == nil {
 		t.Error("swapped files are loaded")
 	}
 }

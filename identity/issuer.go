@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -50,6 +51,11 @@ func (ca *CA) NewIntermediate(name string) (*CA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the key of %s: %w", name, err)
 	}
+	return ca.intermediate(name, key)
+}
+
+// intermediate makes a CA below this one of a key.
+func (ca *CA) intermediate(name string, key crypto.Signer) (*CA, error) {
 	serial, err := newSerial()
 	if err != nil {
 		return nil, err
@@ -78,6 +84,9 @@ func NewIssuer(ca *CA, root *x509.Certificate, domain string) (*Issuer, error) {
 	}
 	return &Issuer{ca: ca, Root: root, TrustDomain: domain}, nil
 }
+
+// Ready says why no certificates can be signed now.
+func (i *Issuer) Ready(ctx context.Context) error { return KeyReady(ctx, i.CA().Signer) }
 
 // CA is the intermediate of Root that signs now.
 func (i *Issuer) CA() *CA {

@@ -18,6 +18,10 @@ import (
 // at two thirds of it. The key never leaves the process.
 const serverLife = 7 * 24 * time.Hour
 
+// renewPause is between attempts to renew a listener's certificate that is still
+// good.
+const renewPause = time.Minute
+
 // Server makes and renews the certificate of a TLS listener.
 type Server struct {
 	ca    *CA
@@ -42,6 +46,10 @@ func (s *Server) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return s.current, nil
 	}
 	c, err := s.issue(now)
+	if err != nil && s.current != nil && now.Before(s.current.Leaf.NotAfter) {
+		s.renew = now.Add(renewPause) // the CA's key can be away
+		return s.current, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +75,7 @@ func (s *Server) issue(now time.Time) (*tls.Certificate, error) {
 			t.DNSNames = append(t.DNSNames, h)
 		}
 	}
+	defer func() { go letGo(s.ca.Signer) }() // it is needed next in days
 	cert, err := sign(t, s.ca.Cert, key.Public(), s.ca.Signer)
 	if err != nil {
 		return nil, fmt.Errorf("sign the listener's certificate: %w", err)

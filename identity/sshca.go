@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"context"
 	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -15,10 +16,14 @@ import (
 
 // CreateSSHCA makes the SSH CA's key in a file that only its owner can read, and
 // beside it the public key that hosts are told, and leaves those that are there.
-func CreateSSHCA(keyFile, publicFile string) error {
+func CreateSSHCA(ctx context.Context, keyFile, publicFile string, tokens OpenToken) error {
 	if _, err := os.Stat(keyFile); err == nil {
-		signer, err := LoadSSHCA(keyFile)
+		signer, err := LoadSSHCA(keyFile, tokens)
 		if err != nil {
+			return err
+		}
+		defer letGo(signer)
+		if err := KeyReady(ctx, signer); err != nil {
 			return err
 		}
 		return writeSSHPublic(publicFile, signer)
@@ -51,22 +56,26 @@ func writeSSHPublic(file string, signer crypto.Signer) error {
 }
 
 // LoadSSHCA reads the SSH CA's key: PKCS#8 or as ssh-keygen writes it, without a
-// passphrase. Keys of a token or a key service are a crypto.Signer as well.
-func LoadSSHCA(keyFile string) (crypto.Signer, error) {
-	b, err := os.ReadFile(keyFile)
+// passphrase, or one of a token (see readKey), whose public key is known only
+// when it is ready.
+func LoadSSHCA(keyName string, tokens OpenToken) (crypto.Signer, error) {
+	remote, b, err := readKey(keyName, nil, tokens)
 	if err != nil {
-		return nil, fmt.Errorf("read the SSH CA: %w", err)
+		return nil, err
+	}
+	if remote != nil {
+		return remote, nil
 	}
 	key, err := ssh.ParseRawPrivateKey(b)
 	if err != nil {
-		return nil, fmt.Errorf("the SSH CA %s is no private key, or has a passphrase", keyFile)
+		return nil, fmt.Errorf("the SSH CA %s is no private key, or has a passphrase", keyName)
 	}
 	if k, ok := key.(*ed25519.PrivateKey); ok {
 		key = *k
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("the SSH CA %s cannot sign", keyFile)
+		return nil, fmt.Errorf("the SSH CA %s cannot sign", keyName)
 	}
 	return signer, nil
 }

@@ -27,7 +27,7 @@ func (c *sshConfig) flags(cmd *cobra.Command) {
 		}
 		f.StringVar(p, name, value, usage+" ("+variable+")")
 	}
-	env(&c.caKey, "ssh-ca-key", "COMPUTE_SSH_CA_KEY", "", "file of the SSH CA's key; without one no SSH certificates are issued")
+	env(&c.caKey, "ssh-ca-key", "COMPUTE_SSH_CA_KEY", "", "the SSH CA's key: "+caKeyUsage+"; without one no SSH certificates are issued")
 	env(&c.accounts, "ssh-accounts", "COMPUTE_SSH_ACCOUNTS", "root", "accounts that certificates are issued for, separated by commas; all API processes have to name the same")
 	env(&c.requireMFA, "ssh-require-mfa", "COMPUTE_SSH_REQUIRE_MFA", "true", "whether an SSH certificate needs a session with a second factor")
 	env(&c.backdate, "ssh-backdate", "COMPUTE_SSH_BACKDATE", "5m", "how far certificates begin in the past, for hosts whose clocks are behind")
@@ -53,6 +53,6 @@ func (c *sshConfig) options() (api.SSHOptions, error) {
 	if c.caKey == "" {
 		return o, nil
 	}
-	o.CA, err = identity.LoadSSHCA(c.caKey)
+	o.CA, err = identity.LoadSSHCA(c.caKey, openToken)
 	return o, err
 }

@@ -52,9 +52,9 @@ func newGatewayCmd() *cobra.Command {
 	env(&c.listen, "listen", "COMPUTE_GATEWAY_LISTEN", "127.0.0.1:7781", "address of the TLS listener")
 	env(&c.bootListen, "boot-listen", "COMPUTE_BOOT_LISTEN", "127.0.0.1:7782", "address of the plain listener")
 	env(&c.caCert, "ca", "COMPUTE_GATEWAY_CA", "", "file of the CA's certificate")
-	env(&c.caKey, "ca-key", "COMPUTE_GATEWAY_CA_KEY", "", "file of the CA's key")
+	env(&c.caKey, "ca-key", "COMPUTE_GATEWAY_CA_KEY", "", "the CA's key: "+caKeyUsage)
 	env(&c.nodeCA, "node-ca", "COMPUTE_NODE_CA", "", "file of the certificate of the CA of nodes; without it no machine can join")
-	env(&c.nodeCAKey, "node-ca-key", "COMPUTE_NODE_CA_KEY", "", "file of the key of the CA of nodes")
+	env(&c.nodeCAKey, "node-ca-key", "COMPUTE_NODE_CA_KEY", "", "the key of the CA of nodes: "+caKeyUsage)
 	env(&c.trustDomain, "trust-domain", "COMPUTE_TRUST_DOMAIN", "compute.internal", "domain of the nodes' SPIFFE ids; every node joins again after a change")
 	env(&c.bootISO, "boot-iso", "COMPUTE_BOOT_ISO", "", "file of the boot image for virtual media")
 	env(&c.bootEFI, "boot-efi", "COMPUTE_BOOT_EFI", "", "file of the boot image for UEFI HTTP boot")
@@ -90,11 +90,11 @@ func openGateway(ctx context.Context, c gatewayConfig, log *slog.Logger) (*gatew
 	if c.keyset == "" || c.bootKey == "" {
 		return nil, nil, errors.New("the gateway needs the keyset and the boot key: set COMPUTE_KEYSET and COMPUTE_BOOT_KEY")
 	}
-	ca, err := identity.Load(c.caCert, c.caKey)
+	ca, err := identity.Load(c.caCert, c.caKey, openToken)
 	if err != nil {
 		return nil, nil, err
 	}
-	nodes, err := c.issuer(ca, log)
+	nodes, err := c.issuer(ctx, ca, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -114,17 +114,21 @@ func openGateway(ctx context.Context, c gatewayConfig, log *slog.Logger) (*gatew
 const nodeCAWarning = 90 * 24 * time.Hour
 
 // issuer opens the CA of nodes, nil when none is configured.
-func (c *gatewayConfig) issuer(ca *identity.CA, log *slog.Logger) (*identity.Issuer, error) {
+func (c *gatewayConfig) issuer(ctx context.Context, ca *identity.CA, log *slog.Logger) (*identity.Issuer, error) {
 	if c.nodeCA == "" {
 		log.Warn("no CA of nodes is configured (COMPUTE_NODE_CA): no machine can join")
 		return nil, nil
 	}
-	nodes, err := identity.OpenIssuer(c.nodeCA, c.nodeCAKey, ca.Cert, c.trustDomain)
+	nodes, err := identity.OpenIssuer(c.nodeCA, c.nodeCAKey, ca.Cert, c.trustDomain, openToken)
 	if err != nil {
 		return nil, err
 	}
 	if end := nodes.CA().Cert.NotAfter; time.Until(end) < nodeCAWarning {
 		log.Warn("the CA of nodes ends soon; replace it with compute keys rotate-node-ca", "end", end)
+	}
+	if err := nodes.Ready(ctx); err != nil {
+		// Sessions and boots go on without it, and it comes back by itself.
+		log.Error("the key of the CA of nodes cannot be used: until it can, no machine can join and no certificate is renewed", "error", err)
 	}
 	return nodes, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -30,7 +31,7 @@ func newKeysInitCmd() *cobra.Command {
 			"ca.pem, node-ca.pem and ssh-ca.pub are secrets: keep them off the database's backups.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := initKeys(dir); err != nil {
+			if err := initKeys(cmd.Context(), dir); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "the keys are in", dir)
@@ -41,7 +42,7 @@ func newKeysInitCmd() *cobra.Command {
 	return cmd
 }
 
-func initKeys(dir string) error {
+func initKeys(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the keys' folder: %w", err)
 	}
@@ -51,14 +52,15 @@ func initKeys(dir string) error {
 	if _, err := store.CreateBootKey(filepath.Join(dir, "boot.key")); err != nil {
 		return err
 	}
-	root, err := identity.Create(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem"), "Better Compute gateway CA")
+	root, err := identity.Create(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem"), "Better Compute gateway CA", openToken)
 	if err != nil {
 		return err
 	}
 	if err := root.CreateNodeCA(nodeCAFiles(dir)); err != nil {
 		return err
 	}
-	return identity.CreateSSHCA(sshCAFiles(dir))
+	key, public := sshCAFiles(dir)
+	return identity.CreateSSHCA(ctx, key, public, openToken)
 }
 
 // nodeCAFiles are the files of the CA of nodes in a folder of keys.
@@ -67,22 +69,28 @@ func nodeCAFiles(dir string) (cert, key string) {
 }
 
 func newKeysRotateNodeCACmd() *cobra.Command {
-	var dir string
+	var dir, uri string
 	cmd := &cobra.Command{
 		Use:   "rotate-node-ca",
 		Short: "Replace the CA that signs the certificates of nodes",
 		Long: "Makes a fresh CA of nodes below the same gateway's CA and puts it in place of node-ca.pem and node-ca-key.pem. Gateways\n" +
 			"that read these files take it up within seconds; where they read copies, put the new files in their places. No session\n" +
 			"ends and no machine joins again: what the former one signed is good until it ends, and is renewed by the new one. One\n" +
-			"is good for three years.",
+			"is good for three years.\n\n" +
+			"With --key the CA's key is one that was made in a token, named by its PKCS#11 URI; node-ca-key.pem then holds the URI.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			root, err := identity.Load(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem"))
+			root, err := identity.Load(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca-key.pem"), openToken)
 			if err != nil {
 				return err
 			}
 			cert, key := nodeCAFiles(dir)
-			if err := root.RotateNodeCA(cert, key); err != nil {
+			if uri == "" {
+				err = root.RotateNodeCA(cert, key)
+			} else {
+				err = root.CertifyNodeCA(cmd.Context(), cert, key, uri, openToken)
+			}
+			if err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "the new CA of nodes is in", cert)
@@ -90,6 +98,7 @@ func newKeysRotateNodeCACmd() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "keys", "folder of the key files")
+	cmd.Flags().StringVar(&uri, "key", "", "the new CA's key in a token: pkcs11:token=LABEL;object=LABEL?module-path=/path.so&pin-source=file:/path")
 	return cmd
 }
 

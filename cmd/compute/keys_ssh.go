@@ -27,7 +27,7 @@ func newKeysSSHCmd() *cobra.Command {
 			"lost to somebody else, distrust it at once: nodes with a session refuse what it signed within seconds, others when they\n" +
 			"are back.",
 	}
-	cmd.AddCommand(newKeysSSHListCmd(), newKeysSSHTrustCmd("trust", "Make the nodes trust an SSH CA", (*store.Store).TrustSSHCA),
+	cmd.AddCommand(newKeysSSHListCmd(), newKeysSSHPublicCmd(), newKeysSSHTrustCmd("trust", "Make the nodes trust an SSH CA", (*store.Store).TrustSSHCA),
 		newKeysSSHTrustCmd("distrust", "Make the nodes refuse all that an SSH CA signed", (*store.Store).DistrustSSHCA))
 	return cmd
 }
@@ -64,6 +64,33 @@ func newKeysSSHListCmd() *cobra.Command {
 	}
 	c.flags(cmd)
 	return cmd
+}
+
+func newKeysSSHPublicCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "public KEY",
+		Short: "Print the public key of an SSH CA, for trust and distrust",
+		Long:  "KEY is what COMPUTE_SSH_CA_KEY is set to: " + caKeyUsage + ".",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			key, err := identity.LoadSSHCA(args[0], openToken)
+			if err != nil {
+				return err
+			}
+			if err := identity.KeyReady(cmd.Context(), key); err != nil {
+				return err
+			}
+			if token, ok := key.(identity.RemoteKey); ok {
+				defer token.Close()
+			}
+			public, err := identity.SSHPublicKey(key.Public())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), public)
+			return nil
+		},
+	}
 }
 
 func newKeysSSHTrustCmd(name, short string, change func(s *store.Store, ctx context.Context, publicKey string) error) *cobra.Command {

@@ -20,7 +20,7 @@ import (
 func TestKeysSSH(t *testing.T) {
 	t.Parallel()
 	dir, url := t.TempDir(), storetest.URL(t)
-	if err := initKeys(dir); err != nil {
+	if err := initKeys(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	public := filepath.Join(dir, "ssh-ca.pub")
@@ -70,7 +70,7 @@ func TestSSHConfig(t *testing.T) {
 	dir := t.TempDir()
 	key, public := sshCAFiles(dir)
 	for range 2 { // the second finds the first's
-		if err := identity.CreateSSHCA(key, public); err != nil {
+		if err := identity.CreateSSHCA(t.Context(), key, public, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

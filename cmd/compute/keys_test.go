@@ -9,10 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/bettercompute/compute/identity"
+	"github.com/bettercompute/compute/identity/pkcs11/pkcs11test"
 )
 
 // The keys that init makes are left alone by a second one, and the certificate
@@ -22,14 +24,14 @@ func TestNodeCA(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	if err := initKeys(dir); err != nil {
+	if err := initKeys(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	made, err := os.ReadFile(file("node-ca.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := initKeys(dir); err != nil {
+	if err := initKeys(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := os.ReadFile(file("node-ca.pem")); err != nil || string(again) != string(made) {
@@ -39,12 +41,12 @@ func TestNodeCA(t *testing.T) {
 		t.Errorf("key file: %v, %v; want mode 0600", info, err)
 	}
 
-	root, err := identity.Load(file("ca.pem"), file("ca-key.pem"))
+	root, err := identity.Load(file("ca.pem"), file("ca-key.pem"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := gatewayConfig{nodeCA: file("node-ca.pem"), nodeCAKey: file("node-ca-key.pem"), trustDomain: "compute.example"}
-	issuer, err := c.issuer(root, slog.New(slog.DiscardHandler))
+	issuer, err := c.issuer(t.Context(), root, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +72,72 @@ func TestNodeCA(t *testing.T) {
 	}
 	if out, err := exec.CommandContext(t.Context(), "openssl", "verify", "-CAfile", file("ca.pem"), file("node-ca.pem")).CombinedOutput(); err != nil {
 		t.Errorf("openssl verify node-ca.pem: %v\n%s", err, out)
+	}
+}
+
+// The CAs' keys may be made in a token: the CA of nodes gets a certificate for one
+// and the key's file its URI, and init leaves them alone.
+func TestKeysInToken(t *testing.T) {
+	tokens := pkcs11test.New(t)
+	tokens.Add(t, "ca")
+	pin := pkcs11test.PINFile(t, pkcs11test.PIN)
+	dir := t.TempDir()
+	run := func(args ...string) (string, error) {
+		var out strings.Builder
+		cmd := newKeysCmd()
+		cmd.SetArgs(args)
+		cmd.SetOut(&out)
+		cmd.SetErr(io.Discard)
+		err := cmd.ExecuteContext(t.Context())
+		return strings.TrimSpace(out.String()), err
+	}
+	if err := initKeys(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile := nodeCAFiles(dir)
+	before, err := os.ReadFile(certFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := tokens.AddKey(t, "ca", "nodes", "01", elliptic.P256())
+	if _, err := run("rotate-node-ca", "--dir", dir, "--key", tokens.URI("ca", "none", pin)); err == nil || !strings.Contains(err.Error(), "no such private key") {
+		t.Errorf("a key that is not in the token: %v", err)
+	}
+	if same, err := os.ReadFile(certFile); err != nil || string(same) != string(before) {
+		t.Errorf("the CA was replaced in vain: %v", err)
+	}
+	uri := tokens.URI("ca", "nodes", pin)
+	if _, err := run("rotate-node-ca", "--dir", dir, "--key", uri); err != nil {
+		t.Fatal(err)
+	}
+	cert, err := identity.LoadCert(certFile)
+	if err != nil || !node.Equal(cert.PublicKey) {
+		t.Errorf("the CA's certificate is not of the token's key: %v", err)
+	}
+	if text, err := os.ReadFile(keyFile); err != nil || strings.TrimSpace(string(text)) != uri {
+		t.Errorf("%s holds %q (%v), want the URI", keyFile, text, err)
+	}
+
+	public := tokens.AddKey(t, "ca", "ssh", "02", elliptic.P256())
+	line, err := identity.SSHPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sshKey, sshPublic := sshCAFiles(dir)
+	uri = tokens.URI("ca", "ssh", pin)
+	if err := os.WriteFile(sshKey, []byte(uri+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{uri, sshKey} {
+		if out, err := run("ssh", "public", name); err != nil || out != line {
+			t.Errorf("keys ssh public: %q, %v; want %q", out, err, line)
+		}
+	}
+	if err := initKeys(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := identity.ReadSSHPublicKey(sshPublic); err != nil || got != line {
+		t.Errorf("init wrote the public key %q (%v), want the token's", got, err)
 	}
 }
 

@@ -49,7 +49,7 @@ type sshFleet struct {
 func newSSHFleet(t *testing.T, account string) *sshFleet {
 	t.Helper()
 	f := &sshFleet{t: t, keys: t.TempDir(), log: slog.New(slog.DiscardHandler)}
-	if err := initKeys(f.keys); err != nil {
+	if err := initKeys(t.Context(), f.keys); err != nil {
 		t.Fatal(err)
 	}
 	keys, err := seal.New()
@@ -108,11 +108,11 @@ func (f *sshFleet) background(run func(ctx context.Context)) {
 func (f *sshFleet) serveGateway(node, boot net.Listener) {
 	f.t.Helper()
 	var err error
-	if f.ca, err = identity.Load(filepath.Join(f.keys, "ca.pem"), filepath.Join(f.keys, "ca-key.pem")); err != nil {
+	if f.ca, err = identity.Load(filepath.Join(f.keys, "ca.pem"), filepath.Join(f.keys, "ca-key.pem"), nil); err != nil {
 		f.t.Fatal(err)
 	}
 	cert, key := nodeCAFiles(f.keys)
-	issuer, err := identity.OpenIssuer(cert, key, f.ca.Cert, "compute.example")
+	issuer, err := identity.OpenIssuer(cert, key, f.ca.Cert, "compute.example", nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}
