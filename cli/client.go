@@ -67,6 +67,9 @@ func (p *problem) explain() string {
 	for _, name := range names {
 		fmt.Fprintf(&b, "\n  %s: %s", name, p.members[name])
 	}
+	if p.Code == fleet.CodeUnauthenticated && os.Getenv("COMPUTE_DEV_ISSUER") != "" {
+		b.WriteString("\n  of the local stack: export COMPUTE_TOKEN=$(computectl login --dev)")
+	}
 	if p.RequestID != "" {
 		fmt.Fprintf(&b, "\n  request: %s", p.RequestID)
 	}

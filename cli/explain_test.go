@@ -125,3 +125,12 @@ func TestTables(t *testing.T) {
 		}
 	}
 }
+
+// Whoever works with the local stack is told how to get a token.
+func TestTokenOfTheLocalStack(t *testing.T) {
+	t.Setenv("COMPUTE_DEV_ISSUER", "http://127.0.0.1:1")
+	f := newFakeAPI(t, map[string][]string{"sites/list": {`401 {"code": "UNAUTHENTICATED", "detail": "the token has expired"}`}})
+	if _, _, err := f.run("sites", "list"); err == nil || !strings.Contains(cli.Explain(err), "computectl login --dev") {
+		t.Errorf("%q does not say how", cli.Explain(err))
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/bettercompute/compute/devidp"
@@ -26,13 +27,21 @@ type devPorts struct {
 }
 
 // choosePorts keeps the ports of the run before where they are free, else takes
-// the usual ones, else free ones.
+// the usual ones, else free ones, and says which it could not keep. The port of
+// the rack's BMCs is part of the addresses under which machines are enrolled: a
+// stack with machines does not move it.
 func (d *devStack) choosePorts() error {
 	d.ports = devPorts{API: 7780, Gateway: 7781, Boot: 7782, Sim: 7783, Machines: 7786, Issuer: 7784, Postgres: 7785}
-	if b, err := os.ReadFile(d.path("ports.json")); err == nil {
+	b, err := os.ReadFile(d.path("ports.json"))
+	again := err == nil
+	if again {
 		if err := json.Unmarshal(b, &d.ports); err != nil {
-			return fmt.Errorf("read the stack's ports: %w", err)
+			return fmt.Errorf("read the stack's ports in %s: %w", d.path("ports.json"), err)
 		}
+	}
+	if again && d.hasRack() && !freeFor(d.ports.Machines, anyLoopback) {
+		return fmt.Errorf("port %d is taken, and the machines of this stack are enrolled under it: end what listens there "+
+			"(ss -ltnp 'sport = :%d' shows it; another stack?), or begin anew with make dev-reset", d.ports.Machines, d.ports.Machines)
 	}
 	// A changed temporal-dev.yaml counts more than what was chosen before.
 	asked := [2]int{d.config.Port, d.config.UIPort}
@@ -40,18 +49,10 @@ func (d *devStack) choosePorts() error {
 		d.ports.Temporal, d.ports.TemporalUI = asked[0], asked[1]
 	}
 	d.ports.Asked = asked
-	taken := []int{}
-	for _, p := range []*int{&d.ports.API, &d.ports.Gateway, &d.ports.Boot, &d.ports.Sim, &d.ports.Machines, &d.ports.Issuer, &d.ports.Postgres, &d.ports.Temporal, &d.ports.TemporalUI} {
-		for !free(*p) || slices.Contains(taken, *p) {
-			port, err := localstack.FreePort()
-			if err != nil {
-				return err
-			}
-			*p = port
-		}
-		taken = append(taken, *p)
+	if err := d.moveTaken(again); err != nil {
+		return err
 	}
-	b, err := json.MarshalIndent(d.ports, "", "  ")
+	b, err = json.MarshalIndent(d.ports, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write the stack's ports: %w", err)
 	}
@@ -61,8 +62,54 @@ func (d *devStack) choosePorts() error {
 	return nil
 }
 
-func free(port int) bool {
-	l, err := net.Listen("tcp", loopback(port))
+// hasRack says whether a run before made machines.
+func (d *devStack) hasRack() bool {
+	entries, err := os.ReadDir(d.path("rack"))
+	return err == nil && len(entries) > 0
+}
+
+// moveTaken takes free ports in place of those that something else has.
+func (d *devStack) moveTaken(again bool) error {
+	p := &d.ports
+	var used []int
+	var moved []string
+	for _, of := range []struct {
+		name string
+		port *int
+		host string
+	}{
+		{"API", &p.API, localhost}, {"gateway", &p.Gateway, localhost}, {"boot files", &p.Boot, localhost}, {"bmcsim", &p.Sim, localhost}, {"BMCs", &p.Machines, anyLoopback},
+		{"issuer", &p.Issuer, localhost}, {"Postgres", &p.Postgres, localhost}, {"Temporal", &p.Temporal, localhost}, {"Temporal UI", &p.TemporalUI, localhost},
+	} {
+		wanted := *of.port
+		for !freeFor(*of.port, of.host) || slices.Contains(used, *of.port) {
+			port, err := localstack.FreePort()
+			if err != nil {
+				return err
+			}
+			*of.port = port
+		}
+		if *of.port != wanted {
+			moved = append(moved, fmt.Sprintf("%s %d instead of %d", of.name, *of.port, wanted))
+		}
+		used = append(used, *of.port)
+	}
+	if len(moved) > 0 {
+		fmt.Fprintf(d.out, "ports that something else has were replaced: %s\n", strings.Join(moved, ", "))
+		if again {
+			fmt.Fprintf(d.out, "shells that sourced the env file before need it again: . %s\n", d.envFile())
+		}
+	}
+	return nil
+}
+
+// localhost is where our services listen; the rack listens on all addresses of
+// the loopback device.
+const localhost, anyLoopback = "127.0.0.1", "0.0.0.0"
+
+// freeFor says whether a port can be listened on.
+func freeFor(port int, host string) bool {
+	l, err := net.Listen("tcp4", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return false
 	}

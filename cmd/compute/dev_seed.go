@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -130,18 +131,30 @@ func (d *devStack) writeEnv() error {
 		{"DATABASE_URL", d.database}, {"TEMPORAL_ADDRESS", d.temporalAddress()}, {"TEMPORAL_NAMESPACE", d.config.Namespace},
 		{"TEMPORAL_UI", d.temporal.UI}, {"BMCSIM_URL", httpURL(d.ports.Sim)}, {"GATEWAY_URL", d.gatewayURL()}, {"BOOT_URL", httpURL(d.ports.Boot)},
 	} {
-		fmt.Fprintf(&b, "export %s='%s'\n", kv[0], kv[1])
+		fmt.Fprintf(&b, "export %s=%s\n", kv[0], quoted(kv[1]))
 	}
-	fmt.Fprintf(&b, "export PATH='%s':\"$PATH\"\n", d.bin)
+	fmt.Fprintf(&b, "export PATH=%s:\"$PATH\"\n", quoted(d.bin))
 	if err := os.WriteFile(d.path("env"), []byte(b.String()), 0o600); err != nil {
 		return fmt.Errorf("write the stack's environment: %w", err)
 	}
 	return nil
 }
 
+// quoted is a text as one word of a shell's.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// envFile is the env file as a person types it.
+func (d *devStack) envFile() string {
+	file := filepath.Join(d.devOptions.state, "env")
+	if strings.ContainsAny(file, " '\"$`\\&;()*?") {
+		return quoted(file)
+	}
+	return file
+}
+
 // announce says that the stack is ready and what to try.
 func (d *devStack) announce(took time.Duration) {
 	fmt.Fprintf(d.out, "ready in %.0f s: API %s (docs: /docs), Temporal UI %s, rack of %d machines %s\n",
 		took.Seconds(), httpURL(d.ports.API), d.temporal.UI, d.nodes, httpURL(d.ports.Sim))
-	fmt.Fprintf(d.out, "try, in a second shell:\n  . %s/env\n  computectl nodes list\n  curl -s $BMCSIM_URL/sim/machines | jq '.items[0]'   # then the tour of README.md\nCtrl-C stops it; make dev-reset wipes its state.\n", d.devOptions.state)
+	fmt.Fprintf(d.out, "try, in a second shell:\n  . %s\n  computectl nodes list\n  curl -s $BMCSIM_URL/sim/machines | jq '.items[0]'   # then the tour of README.md\nCtrl-C stops it; make dev-reset wipes its state.\n", d.envFile())
 }
