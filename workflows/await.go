@@ -41,19 +41,39 @@ func (c *clock) tick(now time.Time, held bool) {
 	c.last, c.held = now, held
 }
 
+// Waited is how far a wait had come when its run continued as new.
+type Waited struct {
+	Step, What, CommandID string
+	// Elapsed is the wait's time, Moved when progress was seen last, on that
+	// clock, and Mark what was seen then.
+	Elapsed, Moved time.Duration
+	Mark           string
+}
+
+// resumed is how far this wait had come in the run before, at its beginning
+// otherwise.
+func (r *run) resumed(w waiting) Waited {
+	now := Waited{Step: r.mem.Step, What: w.what, CommandID: w.commandID}
+	if b := r.mem.Waited; b != nil && b.Step == now.Step && b.What == now.What && b.CommandID == now.CommandID {
+		r.mem.Waited = nil
+		return *b
+	}
+	return now
+}
+
 // await waits for something from the machine. Signals only make it look
-// sooner: each look reads the fact in Postgres.
+// sooner: each look reads the fact in Postgres. However long it takes, its
+// history does not grow for ever.
 func (r *run) await(ctx workflow.Context, w waiting) (activities.WatchOut, error) {
-	var c clock
-	var moved time.Duration // when progress was seen last, on the clock
-	var mark string
+	at := r.resumed(w)
+	c := clock{elapsed: at.Elapsed}
 	shown := false
 	r.progress.Waiting = w.show.Actor + ": " + w.show.What
 	for {
 		seen := r.mail.nudges
 		in := activities.WatchIn{OperationID: r.in.OperationID, Step: r.mem.Step, What: w.what, CommandID: w.commandID}
 		if !shown {
-			in.Show = w.shownAt(workflow.Now(ctx))
+			in.Show = w.shownAt(workflow.Now(ctx).Add(-c.elapsed))
 		}
 		out, err := local[activities.WatchOut](ctx, record.Watch, in)
 		if err != nil || out.Done {
@@ -65,13 +85,14 @@ func (r *run) await(ctx workflow.Context, w waiting) (activities.WatchOut, error
 		}
 		r.progress.Percent = out.Command.Percent
 		c.tick(workflow.Now(ctx), out.Held)
-		if now := progressMark(out.Command); now != mark {
-			mark, moved = now, c.elapsed
+		at.Elapsed = c.elapsed
+		if now := progressMark(out.Command); now != at.Mark {
+			at.Mark, at.Moved = now, c.elapsed
 		}
 		switch {
 		case w.limit > 0 && c.elapsed >= w.limit:
 			return out, activities.NewReason(w.code, w.late, w.limit)
-		case w.stall > 0 && c.elapsed-moved >= w.stall:
+		case w.stall > 0 && c.elapsed-at.Moved >= w.stall:
 			return out, activities.NewReason(activities.CodeStalled, "no progress for %s: %s", w.stall, describeCommand(out.Command))
 		}
 		if w.look != nil {
@@ -79,18 +100,26 @@ func (r *run) await(ctx workflow.Context, w waiting) (activities.WatchOut, error
 				return out, err
 			}
 		}
-		if _, err := workflow.AwaitWithTimeout(ctx, w.poll(c.elapsed, moved), func() bool { return r.mail.nudges != seen }); err != nil {
+		if r.engine >= engineWaits && r.mayContinue(ctx) {
+			r.mem.Waited = &at
+			return out, errContinue
+		}
+		poll := w.poll(c.elapsed, at.Moved)
+		if out.Held { // no bound comes nearer, and who lets go wakes it
+			poll = safePointMost
+		}
+		if _, err := workflow.AwaitWithTimeout(ctx, poll, func() bool { return r.mail.nudges != seen }); err != nil {
 			return out, err
 		}
 	}
 }
 
-// shownAt is what the operation shows while it waits.
-func (w waiting) shownAt(now time.Time) *fleet.WaitingFor {
+// shownAt is what the operation shows while it waits since then.
+func (w waiting) shownAt(since time.Time) *fleet.WaitingFor {
 	s := w.show
-	s.Since = fleet.At(now)
+	s.Since = fleet.At(since)
 	if w.limit > 0 {
-		deadline := fleet.At(now.Add(w.limit))
+		deadline := fleet.At(since.Add(w.limit))
 		s.Deadline = &deadline
 	}
 	return &s

@@ -16,8 +16,10 @@ type Memory struct {
 	Asked *fleet.StepsAsk `json:"asked,omitempty"`
 	// Planned says that the steps are recorded.
 	Planned bool `json:"planned,omitempty"`
-	// Step is the step to go on with, "" for the first.
-	Step string `json:"step,omitempty"`
+	// Step is the step to go on with, "" for the first; Waited is how far its wait
+	// had come.
+	Step   string  `json:"step,omitempty"`
+	Waited *Waited `json:"waited,omitempty"`
 	// Parked is set while the operation is failed and can be retried.
 	Parked *Parked `json:"parked,omitempty"`
 	// Seen are the dispatch ids of signals taken.

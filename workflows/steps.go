@@ -62,7 +62,7 @@ func (r *run) steps(ctx workflow.Context) (string, error) {
 			}
 			r.ended = append(r.ended, activities.Ended{Step: s.name, State: fleet.StepPending, Detail: "the machine restarted by itself: it is booted anew"})
 			continue
-		case err != nil && s.try && r.forced() && ctx.Err() == nil && !activities.ReasonOf(err).Ends():
+		case err != nil && !errors.Is(err, errContinue) && s.try && r.forced() && ctx.Err() == nil && !activities.ReasonOf(err).Ends():
 			cause := activities.ReasonOf(err).Cause
 			r.mem.NotDone = append(r.mem.NotDone, s.name+": "+cause)
 			if s.medium || s.inBand || s.name == fleet.StepPrepareBoot {

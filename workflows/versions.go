@@ -18,8 +18,10 @@ const (
 	engineSessions = workflow.Version(2)
 	// engineLooks looks at the BMC while a machine is to call in.
 	engineLooks = workflow.Version(3)
+	// engineWaits continues as new in the waits for the machine too.
+	engineWaits = workflow.Version(4)
 	// engineLatest is what new runs record.
-	engineLatest = engineLooks
+	engineLatest = engineWaits
 )
 
 // engineOf writes the version that this run is made with into its history, or
