@@ -106,8 +106,8 @@ func newDevStack(ctx context.Context, o devOptions, out io.Writer) (*devStack, f
 	if err != nil {
 		return nil, nil, fmt.Errorf("state folder: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Join(state, "log"), 0o755); err != nil {
-		return nil, nil, fmt.Errorf("make the state folder: %w", err)
+	if err := makeState(state); err != nil {
+		return nil, nil, err
 	}
 	unlock, err := lockState(state)
 	if err != nil {
@@ -115,6 +115,10 @@ func newDevStack(ctx context.Context, o devOptions, out io.Writer) (*devStack, f
 	}
 	d := &devStack{devOptions: o, root: root, state: state, bin: filepath.Join(state, "bin"), out: out}
 	if err := endLeftovers(ctx, state); err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	if err := placePrograms(d.bin); err != nil {
 		unlock()
 		return nil, nil, err
 	}
@@ -142,7 +146,7 @@ func endLeftovers(ctx context.Context, state string) error {
 func lockState(state string) (func(), error) {
 	f, err := os.OpenFile(filepath.Join(state, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open the stack's lock: %w", err)
+		return nil, fmt.Errorf("the stack's folder %s cannot be written (--state names another): %w", state, err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		f.Close()

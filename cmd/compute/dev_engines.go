@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -172,17 +171,6 @@ func (d *devStack) startTemporal(ctx context.Context) error {
 	c.Port, c.UIPort = d.ports.Temporal, d.ports.TemporalUI
 	d.temporal, err = localstack.StartTemporal(ctx, binary, d.path("temporal"), c, log, false)
 	return err
-}
-
-// link puts a program beside ours, so that .dev/env's PATH finds it.
-func link(target, name string) error {
-	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("replace %s: %w", name, err)
-	}
-	if err := os.Symlink(target, name); err != nil {
-		return fmt.Errorf("link %s: %w", name, err)
-	}
-	return nil
 }
 
 func (d *devStack) startIssuer(failed chan<- error) error {

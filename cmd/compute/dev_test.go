@@ -54,7 +54,7 @@ func sites(t *testing.T, env map[string]string) []string {
 func TestDevStack(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
-	buildStack(t, state)
+	ownPorts(t, state)
 	t.Cleanup(func() {
 		if err := wipeDev(context.Background(), state); err != nil {
 			t.Error(err)
@@ -125,6 +125,41 @@ func TestDevStack(t *testing.T) {
 	}
 	if got := second.processes(t); len(got) > 0 {
 		t.Errorf("after Ctrl-C there still run: %v", got)
+	}
+}
+
+// A stack's folder is made when it is missing, with links to the programs beside
+// this one; what was built there is left alone, and what cannot be is said.
+func TestDevFolder(t *testing.T) {
+	t.Parallel()
+	state := filepath.Join(t.TempDir(), "made", "here")
+	if err := makeState(state); err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(state, "bin")
+	if err := placePrograms(bin); err == nil || !strings.Contains(err.Error(), "make build") {
+		t.Errorf("without the other programs: %v; want what to do", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err := os.Readlink(filepath.Join(bin, "compute")); err != nil || at != self {
+		t.Errorf("compute is linked to %s (%v), not to this program", at, err)
+	}
+	for _, name := range devPrograms[1:] {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := placePrograms(bin); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(bin, "bmcsim")); err != nil || string(b) != "bmcsim" {
+		t.Errorf("a program that was built there was replaced: %q %v", b, err)
+	}
+	if err := makeState(filepath.Join(bin, "bmcsim", "state")); err == nil || !strings.Contains(err.Error(), "--state names another") {
+		t.Errorf("a folder that cannot be made: %v; want what to do", err)
 	}
 }
 

@@ -55,7 +55,7 @@ const pairScale = 60
 func startPair(t *testing.T, nodes int) *pair {
 	t.Helper()
 	state := t.TempDir()
-	buildStack(t, state)
+	ownPorts(t, state)
 	var said bytes.Buffer
 	d, unlock, err := newDevStack(t.Context(), devOptions{state: state, nodes: nodes, timeScale: pairScale, waitScale: 3}, &said)
 	if err != nil {

@@ -52,25 +52,6 @@ var built = sync.OnceValues(func() (string, error) {
 	return dir, os.Chmod(dir, 0o755)
 })
 
-// buildStack puts our programs into a stack's state, as make dev does, and
-// gives it ports of its own.
-func buildStack(t *testing.T, state string) {
-	t.Helper()
-	dir, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(state, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"compute", "bmcsim", "computectl", "nodeagent"} {
-		if err := link(filepath.Join(dir, name), filepath.Join(state, "bin", name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ownPorts(t, state)
-}
-
 // ownPorts gives a stack ports of its own before its first start, so that
 // stacks of several tests start side by side.
 func ownPorts(t *testing.T, state string) {
@@ -106,7 +87,11 @@ const waitScale = "COMPUTE_WAIT_SCALE=3"
 
 func launchStack(t *testing.T, state string, nodes int) *stack {
 	t.Helper()
-	s := &stack{state: state, cmd: exec.Command(filepath.Join(state, "bin", "compute"), "dev", "--state", state, "--nodes", strconv.Itoa(nodes)),
+	dir, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stack{state: state, cmd: exec.Command(filepath.Join(dir, "compute"), "dev", "--state", state, "--nodes", strconv.Itoa(nodes)),
 		seen: make(chan struct{}, 1)}
 	s.cmd.Dir = "../.."
 	// What is waited for below comes about in seconds; a bound of an operation is
@@ -262,7 +247,7 @@ func startUser(t *testing.T) *user {
 		if err := os.Chmod(state, 0o755); err != nil { // Postgres runs as a user of its own
 			t.Fatal(err)
 		}
-		buildStack(t, state)
+		ownPorts(t, state)
 		shared.stack = launchStack(t, state, sharedNodes)
 	}
 	shared.wait(t, "ready in ")
