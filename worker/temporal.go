@@ -99,7 +99,7 @@ func CheckRetention(ctx context.Context, c client.Client, namespace string, log 
 func temporalAway(err error) bool {
 	var unavailable *serviceerror.Unavailable
 	var late *serviceerror.DeadlineExceeded
-	return errors.As(err, &unavailable) || errors.As(err, &late)
+	return errors.As(err, &unavailable) || errors.As(err, &late) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // BuildID names this build to Temporal's worker versioning: a hash of the

@@ -113,16 +113,44 @@ func (w *Worker) loops() []func(context.Context) {
 // makeCurrent makes new workflow tasks go to this build. The server knows a
 // version only once its workers have polled.
 func (w *Worker) makeCurrent(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
+	err := insist(ctx, w.Log, func(ctx context.Context) error {
 		_, err := w.Client.WorkerDeploymentClient().GetHandle(Deployment).
 			SetCurrentVersion(ctx, client.WorkerDeploymentSetCurrentVersionOptions{BuildID: w.BuildID, IgnoreMissingTaskQueues: true})
-		if err == nil {
+		return err //nolint:wrapcheck // wrapped below
+	})
+	if err != nil {
+		return fmt.Errorf("make build %s the current one: %w", w.BuildID, err)
+	}
+	return nil
+}
+
+// How long Temporal may refuse what it is asked at the start of a worker, how
+// long it may take to answer, and the pause between two asks.
+const (
+	refusedFor  = time.Minute
+	answerIn    = 10 * time.Second
+	insistEvery = 200 * time.Millisecond
+)
+
+// insist asks until it is granted, or Temporal refused it for a while. A Temporal
+// that does not answer is waited for.
+func insist(ctx context.Context, log *slog.Logger, ask func(ctx context.Context) error) error {
+	for until := time.Now().Add(refusedFor); ; {
+		once, cancel := context.WithTimeout(ctx, answerIn)
+		err := ask(once)
+		cancel()
+		pause := insistEvery
+		switch {
+		case err == nil:
 			return nil
+		case temporalAway(err):
+			log.WarnContext(ctx, "Temporal does not answer; trying again", "error", err)
+			until, pause = time.Now().Add(refusedFor), reconnectEvery
+		case time.Now().After(until):
+			return err
 		}
-		if !sleep(ctx, 200*time.Millisecond) {
-			return fmt.Errorf("make build %s the current one: %w", w.BuildID, errors.Join(err, ctx.Err()))
+		if !sleep(ctx, pause) {
+			return errors.Join(err, ctx.Err())
 		}
 	}
 }
