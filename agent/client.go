@@ -41,7 +41,9 @@ type client struct {
 	// header goes with every request.
 	header http.Header
 	// date is what the last answer said of the time.
-	date        atomic.Value
+	date atomic.Value
+	// local is the machine's own address of the last connection.
+	local       atomic.Value
 	nodeID      string
 	operationID string
 }
@@ -61,10 +63,30 @@ func dial(gateway, fingerprint string, certificate func() (*tls.Certificate, err
 	if certificate != nil {
 		pinned.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate() }
 	}
+	c := &client{base: strings.TrimSuffix(gateway, "/"), pause: pause, warn: warn, header: http.Header{}}
 	transport := &http.Transport{TLSClientConfig: pinned, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
-		IdleConnTimeout: 90 * time.Second, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext}
-	return &client{http: &http.Client{Transport: transport, Timeout: longPoll + requestTimeout, CheckRedirect: noRedirect},
-		base: strings.TrimSuffix(gateway, "/"), pause: pause, warn: warn, header: http.Header{}}, nil
+		IdleConnTimeout: 90 * time.Second, DialContext: c.connect}
+	c.http = &http.Client{Transport: transport, Timeout: longPoll + requestTimeout, CheckRedirect: noRedirect}
+	return c, nil
+}
+
+// connect opens a connection and notes the machine's own address on it.
+func (c *client) connect(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if at, ok := conn.LocalAddr().(*net.TCPAddr); ok {
+		c.local.Store(at.AddrPort().Addr().Unmap().WithZone("").String())
+	}
+	return conn, nil
+}
+
+// localAddress is the machine's own on its way to the gateway, "" when there has
+// been no connection.
+func (c *client) localAddress() string {
+	local, _ := c.local.Load().(string)
+	return local
 }
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

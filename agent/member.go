@@ -42,14 +42,16 @@ type ServeConfig struct {
 	RenewAt func(notBefore, notAfter time.Time) time.Time
 	// SpecRetry is how long after a NodeSpec that could not be brought about, or
 	// not beside the host's own configuration, it is tried again; 0 is a minute.
-	SpecRetry time.Duration
+	// SpecCheck is about how often one that could is looked after, in case somebody
+	// changed the host; 0 is five minutes.
+	SpecRetry, SpecCheck time.Duration
 }
 
 func (c ServeConfig) withDefaults() ServeConfig {
 	for _, d := range []struct {
 		d *time.Duration
 		v time.Duration
-	}{{&c.Heartbeat, 10 * time.Second}, {&c.ProgressEvery, 2 * time.Second}, {&c.RetryPause, time.Second}, {&c.SpecRetry, time.Minute}} {
+	}{{&c.Heartbeat, 10 * time.Second}, {&c.ProgressEvery, 2 * time.Second}, {&c.RetryPause, time.Second}, {&c.SpecRetry, time.Minute}, {&c.SpecCheck, 5 * time.Minute}} {
 		if *d.d == 0 {
 			*d.d = d.v
 		}
@@ -105,11 +107,7 @@ type membership struct {
 	mu      sync.Mutex
 	cert    *tls.Certificate
 	renewAt time.Time
-	// tried is the version of the NodeSpec that was tried last.
-	tried int64
-	// unsettled is a NodeSpec to be brought about, and told of, again.
-	unsettled *fleet.NodeSpec
-	again     time.Time
+	spec    specState
 }
 
 // Serve keeps a joined machine's session, runs its commands and applies its
@@ -191,20 +189,6 @@ func (m *membership) due() bool {
 	return !time.Now().Before(m.renewAt)
 }
 
-// restore brings the last good NodeSpec about again, in case the host lost it.
-func (m *membership) restore(ctx context.Context) error {
-	spec, err := m.cfg.State.spec()
-	if err != nil || spec == nil {
-		return err
-	}
-	// The session begins with it: what was told of it last may not be so any more.
-	m.tried, m.unsettled = spec.Version, spec
-	return m.cfg.State.alone(func() error {
-		_, err := m.cfg.Host.ApplySpec(ctx, *spec)
-		return err
-	})
-}
-
 // renew gets the next certificate of the same key.
 func (m *membership) renew(ctx context.Context) error {
 	key, err := m.cfg.State.key()
@@ -271,6 +255,7 @@ func (m *membership) session(ctx context.Context) error {
 	if err := m.open(ctx); err != nil {
 		return err
 	}
+	m.spec.told = specReport{} // this session has not been told
 	m.cfg.State.forgetCommands(time.Now().Add(-30 * 24 * time.Hour))
 	for !m.due() {
 		if err := m.step(ctx); err != nil {
@@ -282,18 +267,21 @@ func (m *membership) session(ctx context.Context) error {
 
 // step waits for a command or a NodeSpec and does what it says.
 func (m *membership) step(ctx context.Context) error {
-	if m.unsettled != nil && !time.Now().Before(m.again) {
-		return m.apply(ctx, *m.unsettled)
+	wait := longPoll
+	known := fleet.NodeSpec{}
+	if m.spec.tried != nil {
+		known = *m.spec.tried
+		left := time.Until(m.spec.look)
+		if left <= 0 {
+			return m.apply(ctx, known)
+		}
+		wait = min(wait, left+time.Second)
 	}
 	var out struct {
 		Command *command
 		Spec    *fleet.NodeSpec
 	}
-	wait := longPoll
-	if m.unsettled != nil {
-		wait = min(wait, time.Until(m.again)+time.Second)
-	}
-	_, err := m.client.post(ctx, "/node/v1/session/next", map[string]any{"waitSeconds": int(wait / time.Second), "spec": m.tried}, &out)
+	_, err := m.client.post(ctx, "/node/v1/session/next", map[string]any{"waitSeconds": int(wait / time.Second), "spec": known.Version, "specTag": known.Tag}, &out)
 	switch {
 	case err != nil:
 		return err
@@ -303,42 +291,4 @@ func (m *membership) step(ctx context.Context) error {
 		return m.run(ctx, *out.Command)
 	}
 	return nil
-}
-
-// apply brings a NodeSpec about and tells of it. One that cannot be applied
-// leaves the last good one in place.
-func (m *membership) apply(ctx context.Context, spec fleet.NodeSpec) error {
-	report := map[string]any{"version": spec.Version, "applied": spec.Version}
-	conflict := ""
-	err := m.cfg.State.alone(func() (err error) {
-		if _, err := m.cfg.State.Identity(); err != nil {
-			return err // it has left meanwhile
-		}
-		if conflict, err = m.cfg.Host.ApplySpec(ctx, spec); err != nil {
-			return err
-		}
-		return m.cfg.State.writeJSON(spec, fileSpec)
-	})
-	if errors.Is(err, ErrNotJoined) {
-		return err
-	}
-	if conflict != "" {
-		report["sshConflict"] = conflict
-	}
-	if err != nil {
-		report["error"], report["applied"] = err.Error(), int64(0)
-		if good, readErr := m.cfg.State.spec(); readErr == nil && good != nil {
-			report["applied"] = good.Version
-		}
-		m.cfg.Log.Warn("NodeSpec not applied", "version", spec.Version, "error", err)
-	} else {
-		m.cfg.Log.Info("NodeSpec applied", "version", spec.Version)
-	}
-	m.tried, m.unsettled = spec.Version, nil
-	if err != nil || conflict != "" {
-		// What stands in the way is the host's own: nobody tells when it is gone.
-		m.unsettled, m.again = &spec, time.Now().Add(m.cfg.SpecRetry)
-	}
-	_, err = m.client.post(ctx, "/node/v1/session/spec", report, nil)
-	return err
 }

@@ -87,7 +87,11 @@ func (c *Call) issueSSH(ctx context.Context, tx pgx.Tx, in fleet.NodesIssueSSHCe
 	if err != nil {
 		return out, err
 	}
-	out.SSHCert, out.Note = cert, sshIssuedNote
+	reach, err := store.LoadSSHReach(ctx, tx, in.NodeID)
+	if err != nil {
+		return out, err
+	}
+	out.SSHCert, out.Address, out.Warning, out.Note = cert, reach.Address, reach.Doubt, sshIssuedNote
 	// sshd logs the key id with each login: it leads to the call's audit row.
 	if out.Certificate, err = i.sign(ca, key, cert, c.Identity+" "+c.RequestID); err != nil {
 		return out, err

@@ -130,6 +130,27 @@ func TestIssueSSHCertAgain(t *testing.T) {
 	}
 }
 
+// Who gets a certificate is told where the node is, and why its sshd may not take
+// it.
+func TestSSHReach(t *testing.T) {
+	t.Parallel()
+	r := newSSHRig(t, api.SSHOptions{})
+	for _, c := range []struct{ sql, address, warning string }{
+		{`SELECT $1::text`, "", "has joined"},
+		{`INSERT INTO node_keys (hash, node_id) VALUES ('h', $1)`, "", "has not said yet"},
+		{`INSERT INTO node_specs (node_id, version, doc, applied, address) VALUES ($1, 1, '{}', 0, '10.0.0.5')`, "10.0.0.5", "has not said yet"},
+		{`UPDATE node_specs SET applied = 1 WHERE node_id = $1`, "10.0.0.5", ""},
+		{`INSERT INTO conditions (node_id, type, status, message) VALUES ($1, 'SshConflict', 'True', 'sshd_config line 3')`, "10.0.0.5", "sshd_config line 3"},
+		{`UPDATE conditions SET status = 'False' WHERE node_id = $1 AND type = 'SshConflict'`, "10.0.0.5", ""},
+	} {
+		r.exec(c.sql, r.node)
+		out := r.issue()
+		if out.Address != c.address || !strings.Contains(out.Warning, c.warning) || c.warning == "" && out.Warning != "" {
+			t.Errorf("after %s: address %q, warning %q; want %q, %q", c.sql, out.Address, out.Warning, c.address, c.warning)
+		}
+	}
+}
+
 // A revocation is made once and stays; it queues the node's next NodeSpec.
 func TestRevokeSSHCert(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -37,7 +39,9 @@ func (a *app) sshCmd() *cobra.Command {
 		Long: "Makes a key in a folder that only you can enter, has a break-glass certificate issued for it (nodes/issueSshCert), runs ssh\n" +
 			"with both, and removes them when ssh ends. ARGS go to ssh after the host: a command, or options of ssh. Your own\n" +
 			"ssh configuration and known hosts are used.\n\n" +
-			"The host is the node's name unless --host says otherwise. sshd ends no session when the certificate expires.\n" +
+			"ssh gets the node's name as the host, so that what your configuration says of it holds, and the address that the node's\n" +
+			"agent told (HostName; the host's key is then known by the node's id). Without one it is the name that leads there, and\n" +
+			"with --host nothing but that. sshd ends no session when the certificate expires.\n" +
 			"computectl ends with ssh's own exit code.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) == 0 || dash == 0 || dash < 0 && len(args) != 1 || dash > 1 {
@@ -49,7 +53,7 @@ func (a *app) sshCmd() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.account, "account", "root", "the account to log in to")
-	f.StringVar(&o.host, "host", "", "address or name by which ssh reaches the node; the node's name when it is not given")
+	f.StringVar(&o.host, "host", "", "address or name by which ssh reaches the node, in place of what its agent told and of its name")
 	f.IntVar(&o.port, "port", 22, "port of the node's sshd")
 	f.DurationVar(&o.ttl, "ttl", 15*time.Minute, "the certificate's life, from 1m to 1h")
 	return cmd
@@ -69,12 +73,12 @@ func (a *app) ssh(ctx context.Context, o sshFlags, node string, args []string) (
 	if err := a.resolveNode(ctx, in); err != nil {
 		return err
 	}
-	host, err := a.sshHost(ctx, o, in)
+	name, err := a.sshName(ctx, o, in)
 	if err != nil {
 		return err
 	}
-	// A closed terminal must not leave the key behind.
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
+	// A closed terminal or ^\ must not leave the key behind.
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
 	dir, err := os.MkdirTemp(os.Getenv("XDG_RUNTIME_DIR"), "computectl-ssh-") // 0700; in memory where there is such a folder
 	if err != nil {
@@ -100,26 +104,47 @@ func (a *app) ssh(ctx context.Context, o sshFlags, node string, args []string) (
 	}
 	c := issued.SSHCert
 	fmt.Fprintf(a.err, "certificate %s for %s, good until %s; %s\n", c.Serial, c.Principal, c.ValidBefore.Local().Format(time.TimeOnly), issued.Note)
-	return a.runSSH(ctx, program, append([]string{"-i", key, "-o", "CertificateFile=" + key + "-cert.pub", "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none",
-		"-l", o.account, "-p", strconv.Itoa(o.port), host}, args...))
+	if issued.Warning != "" {
+		fmt.Fprintln(a.err, "warning:", issued.Warning)
+	}
+	_, nodeID, _ := strings.Cut(c.Principal, "@")
+	to, err := destination(o, name, nodeID, issued.Address)
+	if err != nil {
+		return err
+	}
+	return a.runSSH(ctx, program, slices.Concat([]string{"-i", key, "-o", "CertificateFile=" + key + "-cert.pub", "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none",
+		"-l", o.account, "-p", strconv.Itoa(o.port)}, to, args))
 }
 
-// sshHost is where ssh reaches the node.
-func (a *app) sshHost(ctx context.Context, o sshFlags, in map[string]any) (string, error) {
-	host := o.host
-	if host == "" {
+// sshName is what --host says, or else the node's name, "" when it has none.
+func (a *app) sshName(ctx context.Context, o sshFlags, in map[string]any) (string, error) {
+	name := o.host
+	if name == "" {
 		var out fleet.NodeOut
 		if err := a.call(ctx, "nodes", "get", in, &out); err != nil {
 			return "", err
 		}
-		if host = out.Node.Name; host == "" {
-			return "", usagef("node %s has no name: say with --host where ssh reaches it", out.Node.ID)
-		}
+		name = out.Node.Name
 	}
-	if host[0] == '-' {
-		return "", usagef("--host %q is no host", host)
+	if strings.HasPrefix(name, "-") {
+		return "", usagef("the host %q would be an option of ssh: say with --host where ssh reaches the node", name)
 	}
-	return host, nil
+	return name, nil
+}
+
+// destination is what ssh is told of where a node is: by --host, or by what its
+// agent told of its address.
+func destination(o sshFlags, name, nodeID, address string) ([]string, error) {
+	switch {
+	case o.host != "" || address == "" && name != "":
+		return []string{name}, nil
+	case address == "":
+		return nil, usagef("node %s has no name, and its agent has told no address: say with --host where ssh reaches it", nodeID)
+	case name == "":
+		name = address
+	}
+	// The address can have been another machine's before.
+	return []string{"-o", "HostName=" + address, "-o", "HostKeyAlias=" + nodeID, name}, nil
 }
 
 // newSSHKey makes a key in a file and returns its public half.

@@ -47,6 +47,10 @@ type NodesIssueSSHCertIn struct {
 type IssuedSSHCertOut struct {
 	Certificate string  `json:"certificate"`
 	SSHCert     SSHCert `json:"sshCert"`
+	// Address is the node's own as its agent says it, absent when it said none.
+	Address string `json:"address,omitempty"`
+	// Warning says why the node may not take the certificate, absent for no reason.
+	Warning string `json:"warning,omitempty"`
 	// Note says what the certificate's end does not do.
 	Note string `json:"note"`
 }

@@ -3,8 +3,11 @@ package fleet
 // NodeSpec is what an agent brings about on its node. It is applied as a whole
 // or not at all.
 type NodeSpec struct {
-	Version int64  `json:"version"`
-	NodeID  string `json:"nodeId"`
+	Version int64 `json:"version"`
+	// Tag tells it from another one of the same version: after a restore of the
+	// database versions begin again from an older one.
+	Tag    string `json:"tag,omitempty"`
+	NodeID string `json:"nodeId"`
 	// SSH is absent while no SSH CA is configured.
 	SSH *SSHSpec `json:"ssh,omitempty"`
 	// Labels are the operator's, Taints the keys of operator taints.

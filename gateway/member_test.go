@@ -30,9 +30,11 @@ type memberHost struct {
 	macs []string
 
 	mu      sync.Mutex
-	specs   []int64
+	specs   []fleet.NodeSpec
 	failing bool
-	removed bool
+	// applying, when not nil, is called with each NodeSpec.
+	applying func(fleet.NodeSpec)
+	removed  bool
 	// began, when not nil, gets a value when an acceptance begins, which then
 	// waits for its context.
 	began chan struct{}
@@ -66,10 +68,13 @@ func (h *memberHost) Acceptance(ctx context.Context) (fleet.AcceptanceFacts, err
 func (h *memberHost) ApplySpec(_ context.Context, spec fleet.NodeSpec) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.applying != nil {
+		h.applying(spec)
+	}
 	if h.failing {
 		return "sshd_config line 3: TrustedUserCAKeys", errors.New("sshd refused it")
 	}
-	h.specs = append(h.specs, spec.Version)
+	h.specs = append(h.specs, spec)
 	return "", nil
 }
 
@@ -214,32 +219,6 @@ func TestMemberLife(t *testing.T) {
 			t.Errorf("the log shows %q", secret)
 		}
 	}
-}
-
-// A NodeSpec that the host refuses is told, with what stands in the way. It is
-// tried again in a while, since nobody tells the agent that the way is free.
-func TestSpecRefused(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	h := &memberHost{uuid: "4c4c4544-0051-3910-8053-b4c04f4e3934", failing: true}
-	state, id := r.joined(h)
-	r.serve(state, h, func(c *agent.ServeConfig) { c.SpecRetry = 10 * time.Millisecond })
-	if _, err := r.Reconcile(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "the refusal", func() bool { return condition(r.node(id.NodeID), "SshConflict") == fleet.ConditionTrue })
-	var judged, applied int64
-	var why string
-	if err := r.Pool().QueryRow(t.Context(), `SELECT judged, applied, apply_error FROM node_specs WHERE node_id = $1`, id.NodeID).Scan(&judged, &applied, &why); err != nil {
-		t.Fatal(err)
-	}
-	if judged != 1 || applied != 0 || why != "sshd refused it" {
-		t.Errorf("judged %d, applied %d, %q", judged, applied, why)
-	}
-	h.mu.Lock()
-	h.failing = false
-	h.mu.Unlock()
-	await(t, "the way is free", func() bool { return condition(r.node(id.NodeID), "SshConflict") == fleet.ConditionFalse })
 }
 
 // Revoked, a session is closed on its gateway and the machine comes back only by

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -67,8 +68,9 @@ func noSession() error {
 func (g *Gateway) memberNext(w http.ResponseWriter, r *http.Request, m *member) {
 	var in struct {
 		WaitSeconds int `json:"waitSeconds"`
-		// Spec is the version that the agent tried last.
-		Spec int64 `json:"spec"`
+		// Spec and SpecTag are the NodeSpec that the agent tried last.
+		Spec    int64  `json:"spec"`
+		SpecTag string `json:"specTag"`
 	}
 	if err := readJSON(w, r, smallBody, &in); err != nil {
 		g.answerError(w, r, err)
@@ -79,7 +81,7 @@ func (g *Gateway) memberNext(w http.ResponseWriter, r *http.Request, m *member) 
 	for {
 		select {
 		case <-m.due:
-			if g.takeDue(w, r, m, in.Spec) {
+			if g.takeDue(w, r, m, in.Spec, in.SpecTag) {
 				return
 			}
 		case <-timer.C:
@@ -108,8 +110,8 @@ const closingSpread = 10 * time.Second
 
 // takeDue answers with what there is for a node and says whether it answered. A
 // heartbeat of a node for which there is nothing asks no database.
-func (g *Gateway) takeDue(w http.ResponseWriter, r *http.Request, m *member, spec int64) (answered bool) {
-	out, err := g.forMember(r.Context(), m.NodeID, spec)
+func (g *Gateway) takeDue(w http.ResponseWriter, r *http.Request, m *member, version int64, tag string) (answered bool) {
+	out, err := g.forMember(r.Context(), m.NodeID, version, tag)
 	if err == nil && out == nil {
 		return false
 	}
@@ -123,15 +125,15 @@ func (g *Gateway) takeDue(w http.ResponseWriter, r *http.Request, m *member, spe
 	return true
 }
 
-// forMember is what there is for a node, nil when there is nothing. A newer spec
-// comes first: a command may lean on it.
-func (g *Gateway) forMember(ctx context.Context, nodeID string, spec int64) (map[string]any, error) {
-	newer, err := g.store.NodeSpecAfter(ctx, nodeID, spec)
+// forMember is what there is for a node, nil when there is nothing. Another spec
+// than the one it knows comes first: a command may lean on it.
+func (g *Gateway) forMember(ctx context.Context, nodeID string, version int64, tag string) (map[string]any, error) {
+	spec, err := g.store.NodeSpecBeside(ctx, nodeID, version, tag)
 	if err != nil {
 		return nil, err
 	}
-	if newer != nil {
-		return map[string]any{"spec": newer}, nil
+	if spec != nil {
+		return map[string]any{"spec": spec}, nil
 	}
 	d, err := g.store.NextCommand(ctx, store.OfNode(nodeID))
 	if err != nil || d == nil {
@@ -155,12 +157,21 @@ func (g *Gateway) memberSpec(w http.ResponseWriter, r *http.Request, m *member) 
 		g.answerError(w, r, err)
 		return
 	}
-	in.Error, in.SSHConflict = text(in.Error, 4<<10), text(in.SSHConflict, 4<<10)
+	in.Error, in.SSHConflict, in.Address = text(in.Error, 4<<10), text(in.SSHConflict, 4<<10), reachable(in.Address)
 	if err := g.store.ReportSpec(r.Context(), m.NodeID, in); err != nil {
 		g.answerError(w, r, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// reachable is an address that other machines may reach, "" for any other text.
+func reachable(address string) string {
+	ip, err := netip.ParseAddr(address)
+	if err != nil || ip.Zone() != "" || !ip.IsGlobalUnicast() {
+		return ""
+	}
+	return ip.Unmap().String()
 }
 
 func (g *Gateway) memberLeave(w http.ResponseWriter, r *http.Request, m *member) {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -35,14 +36,14 @@ func syncSpec(ctx context.Context, tx pgx.Tx, nodeID string) error {
 		if err := json.Unmarshal(raw, &have); err != nil {
 			return fmt.Errorf("read the spec of node %s: %w", nodeID, err)
 		}
-		want.Version = have.Version
+		want.Version, want.Tag = have.Version, have.Tag
 		if reflect.DeepEqual(have, want) {
 			_, err := tx.Exec(ctx, `UPDATE node_specs SET ssh_version = $2, ssh_expired = $3::text::numeric WHERE node_id = $1
 				AND (ssh_version, ssh_expired) IS DISTINCT FROM ($2, $3::text::numeric)`, nodeID, made.version, made.expired)
 			return wrapDoing(err, "note of what the spec of node "+nodeID+" was made")
 		}
 	}
-	want.Version = version + 1
+	want.Version, want.Tag = version+1, rand.Text()
 	_, err = tx.Exec(ctx, `INSERT INTO node_specs (node_id, version, doc, ssh_version, ssh_expired) VALUES ($1, $2, $3, $4, $5::text::numeric)
 		ON CONFLICT (node_id) DO UPDATE SET version = EXCLUDED.version, doc = EXCLUDED.doc, changed_at = now(),
 		ssh_version = EXCLUDED.ssh_version, ssh_expired = EXCLUDED.ssh_expired`, nodeID, want.Version, want, made.version, made.expired)
@@ -101,10 +102,11 @@ func buildSpec(ctx context.Context, tx pgx.Tx, nodeID string) (fleet.NodeSpec, s
 	return spec, made, nil
 }
 
-// NodeSpecAfter returns a node's spec, nil when the agent knows the version.
-func (s *Store) NodeSpecAfter(ctx context.Context, nodeID string, known int64) (*fleet.NodeSpec, error) {
+// NodeSpecBeside returns a node's spec, nil when it is the one that the agent knows
+// by its version and tag. Another one may be older: the database was restored.
+func (s *Store) NodeSpecBeside(ctx context.Context, nodeID string, version int64, tag string) (*fleet.NodeSpec, error) {
 	var spec fleet.NodeSpec
-	err := s.pool.QueryRow(ctx, `SELECT doc FROM node_specs WHERE node_id = $1 AND version > $2`, nodeID, known).Scan(&spec)
+	err := s.pool.QueryRow(ctx, `SELECT doc FROM node_specs WHERE node_id = $1 AND (version <> $2 OR coalesce(doc->>'tag', '') <> $3)`, nodeID, version, tag).Scan(&spec)
 	if isNoRows(err) {
 		return nil, nil
 	}
@@ -123,12 +125,14 @@ type SpecReport struct {
 	// SSHConflict says what of the host's own sshd configuration stands in the
 	// way.
 	SSHConflict string `json:"sshConflict,omitempty"`
+	// Address is the host's own, "" when it has none that others reach.
+	Address string `json:"address,omitempty"`
 }
 
 // ReportSpec records what an agent made of a NodeSpec.
 func (s *Store) ReportSpec(ctx context.Context, nodeID string, r SpecReport) error {
-	_, err := s.pool.Exec(ctx, `UPDATE node_specs SET judged = greatest(judged, least($2, version)), applied = least($3, version), applied_at = now(), apply_error = NULLIF($4, '')
-		WHERE node_id = $1`, nodeID, r.Version, r.Applied, r.Error)
+	_, err := s.pool.Exec(ctx, `UPDATE node_specs SET judged = greatest(judged, least($2, version)), applied = least($3, version), applied_at = now(), apply_error = NULLIF($4, ''),
+		address = NULLIF($5, '') WHERE node_id = $1`, nodeID, r.Version, r.Applied, r.Error, r.Address)
 	if err != nil {
 		return fmt.Errorf("record the spec that node %s runs: %w", nodeID, err)
 	}
@@ -136,6 +140,9 @@ func (s *Store) ReportSpec(ctx context.Context, nodeID string, r SpecReport) err
 	switch {
 	case r.SSHConflict != "":
 		c.Status, c.Reason, c.Message = fleet.ConditionTrue, "host-configuration", r.SSHConflict
+		if r.Error != "" {
+			c.Message += "; " + r.Error
+		}
 	case r.Error != "":
 		c.Status, c.Reason, c.Message = fleet.ConditionTrue, "not-applied", fmt.Sprintf("NodeSpec %d could not be applied and %d stays: %s", r.Version, r.Applied, r.Error)
 	}

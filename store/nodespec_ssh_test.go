@@ -61,7 +61,7 @@ func (s *specs) spec(outdated int) *fleet.NodeSpec {
 	if _, err := s.Reconcile(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
-	spec, err := s.NodeSpecAfter(s.t.Context(), specNode, 0)
+	spec, err := s.NodeSpecBeside(s.t.Context(), specNode, 0, "")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -114,8 +114,20 @@ func TestNodeSpecFollowsSSH(t *testing.T) {
 	if spec := s.spec(0); spec.Version != 1 || spec.SSH != nil {
 		t.Errorf("without a CA: %+v", spec)
 	}
+	first := s.spec(0)
+	if again, err := s.NodeSpecBeside(t.Context(), specNode, first.Version, first.Tag); err != nil || again != nil {
+		t.Errorf("to who knows it: %+v (%v)", again, err)
+	}
+	for _, known := range []fleet.NodeSpec{{Version: 2, Tag: first.Tag}, {Version: 1, Tag: "another"}, {Version: 1}} {
+		if again, err := s.NodeSpecBeside(t.Context(), specNode, known.Version, known.Tag); err != nil || again == nil {
+			t.Errorf("to who knows %+v: %+v (%v)", known, again, err)
+		}
+	}
 	s.publish("root", "ops")
 	spec := s.spec(1)
+	if spec.Tag == "" || spec.Tag == first.Tag {
+		t.Errorf("the tag %q, of the version before %q", spec.Tag, first.Tag)
+	}
 	if spec.Version != 2 || !slices.Equal(spec.SSH.CAKeys, []string{someCA}) || len(spec.SSH.Principals) != 2 || spec.SSH.Principals["ops"][0] != "ops@"+specNode {
 		t.Errorf("with a CA: %+v %+v", spec, spec.SSH)
 	}
@@ -198,7 +210,7 @@ func TestNodeSpecNamesWhatEnded(t *testing.T) {
 		if _, err := s.Reconcile(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		next, err := s.NodeSpecAfter(t.Context(), specNode, 0)
+		next, err := s.NodeSpecBeside(t.Context(), specNode, 0, "")
 		if err != nil {
 			t.Fatal(err)
 		}

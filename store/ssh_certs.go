@@ -83,6 +83,36 @@ func oneSSHCert(ctx context.Context, q Reader, doing, sql string, args ...any) (
 	return r.SSHCert, nil
 }
 
+// SSHReach is what is known of logging in to a node by certificate.
+type SSHReach struct {
+	// Address is the host's own as its agent says it, "" for none that is known.
+	Address string
+	// Doubt is why the host may not take a certificate, "" for no reason.
+	Doubt string
+}
+
+// LoadSSHReach reads what is known of logging in to a node.
+func LoadSSHReach(ctx context.Context, q Reader, nodeID string) (SSHReach, error) {
+	var r SSHReach
+	var joined, applied bool
+	var conflict string
+	err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM node_keys k WHERE k.node_id = n.id), coalesce(s.applied > 0, false), coalesce(s.address, ''),
+		coalesce((SELECT message FROM conditions c WHERE c.node_id = n.id AND c.type = 'SshConflict' AND c.status = 'True'), '')
+		FROM nodes n LEFT JOIN node_specs s ON s.node_id = n.id WHERE n.id = $1`, nodeID).Scan(&joined, &applied, &r.Address, &conflict)
+	if err != nil {
+		return r, noRows(err, "node", "read how node "+nodeID+" is reached")
+	}
+	switch {
+	case !joined:
+		r.Doubt = "no agent of this node has joined, so that nothing has told its sshd to take certificates: nodeagent join, or a deploy that installs the agent"
+	case conflict != "":
+		r.Doubt = "the node's sshd may take no certificate (condition SshConflict): " + conflict
+	case !applied:
+		r.Doubt = "the node's agent has not said yet that its sshd takes certificates"
+	}
+	return r, nil
+}
+
 // Now is the database's clock, which all processes share.
 func Now(ctx context.Context, q Reader) (time.Time, error) {
 	var now time.Time
