@@ -79,14 +79,17 @@ func (r *rig) serve(callsPerSecond float64) (url string) {
 	return url
 }
 
-// serveWith starts another process of the API with further options.
+// serveWith starts another process of the API with further options, by the
+// built-in policies unless they are others.
 func (r *rig) serveWith(o api.Options) (srv *api.Server, url string) {
 	r.t.Helper()
-	policies, err := authz.New("")
-	if err != nil {
-		r.t.Fatal(err)
+	var err error
+	if o.Authz == nil {
+		if o.Authz, err = authz.New(""); err != nil {
+			r.t.Fatal(err)
+		}
 	}
-	o.Store, o.Authz, o.Log, o.RequestKey = r.store, policies, r.logger, []byte("k")
+	o.Store, o.Log, o.RequestKey = r.store, r.logger, []byte("k")
 	o.Issuers = []api.Issuer{{Alias: "dev", URL: r.issuerURL, Audience: devidp.Audience}}
 	srv, err = api.New(o)
 	if err != nil {
@@ -192,6 +195,9 @@ func (r *rig) refused(subject, method string, in any, code fleet.Code, reason st
 	}
 	if p.Code != code || p.Reason != reason {
 		r.t.Errorf("%s: %s (%s) %s, want %s (%s)", method, p.Code, p.Reason, p.Detail, code, reason)
+	}
+	if (code == fleet.CodeUnavailable || code == fleet.CodeRateLimited) && p.RetryAfter == "" {
+		r.t.Errorf("%s: %s (%s) says not when to try again", method, p.Code, p.Reason)
 	}
 	return p
 }

@@ -31,11 +31,15 @@ func (e Ending) data() map[string]any {
 
 // ShareNode locks a node's row against verbs, together with others that do so,
 // as the first lock of the transaction that takes a transaction id. NOT_FOUND
-// when it is not there.
+// when it is not there. Verbs are waited for at the node's advisory lock, as they
+// wait for one another (lockNode).
 func ShareNode(ctx context.Context, tx pgx.Tx, nodeID string) error {
 	var one int
-	err := tx.QueryRow(ctx, `SELECT 1 FROM nodes WHERE id = $1 AND deleted_at IS NULL FOR SHARE`, nodeID).Scan(&one)
-	if err != nil {
+	batch := &pgx.Batch{}
+	batch.Queue(`SELECT pg_advisory_xact_lock_shared(hashtextextended('node/' || $1, 0))`, nodeID)
+	batch.Queue(`SELECT 1 FROM nodes WHERE id = $1 AND deleted_at IS NULL FOR SHARE`, nodeID).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&one) })
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return noRows(err, "node", "share the lock of node "+nodeID)
 	}
 	return nil

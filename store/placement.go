@@ -205,16 +205,19 @@ func (p *Placement) excluded() []string {
 	return p.tried
 }
 
-// lockNode locks a candidate against verbs. A node that a verb holds is passed
-// by, unless the placement is patient.
+// lockNode locks a candidate against verbs. A node that a verb holds, or waits
+// for, is passed by, unless the placement is patient.
 func (p *Placement) lockNode(ctx context.Context, tx pgx.Tx, nodeID string) (bool, error) {
-	var one int
-	var err error
 	if p.patient {
-		err = tx.QueryRow(ctx, `SELECT 1 FROM nodes n WHERE n.id = $1 AND n.deleted_at IS NULL FOR SHARE`, nodeID).Scan(&one)
-	} else {
-		err = tx.QueryRow(ctx, `SELECT 1 FROM nodes n WHERE n.id = $1 AND n.deleted_at IS NULL FOR SHARE SKIP LOCKED`, nodeID).Scan(&one)
+		err := ShareNode(ctx, tx, nodeID)
+		if fleet.CodeOf(err) == fleet.CodeNotFound {
+			return false, nil
+		}
+		return err == nil, err
 	}
+	var one int
+	err := tx.QueryRow(ctx, `SELECT 1 FROM nodes n WHERE n.id = $1 AND n.deleted_at IS NULL
+		AND pg_try_advisory_xact_lock_shared(hashtextextended('node/' || n.id, 0)) FOR SHARE SKIP LOCKED`, nodeID).Scan(&one)
 	if isNoRows(err) {
 		return false, nil
 	}
