@@ -1,12 +1,16 @@
 package api_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/bettercompute/compute/api"
 	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
 )
 
 // as makes calls of a subject carry a secret in place of a session.
@@ -122,4 +126,47 @@ func TestBindings(t *testing.T) {
 		t.Errorf("the audit of the node: %+v", audit.Items)
 	}
 	r.refused("bob", "access/audit", obj{"tenantId": "acme"}, fleet.CodeAccessDenied, "no-role")
+}
+
+// A call that waited is decided by what holds when its turn comes: a role that was
+// taken away meanwhile counts no more.
+func TestRoleTakenWhileWaiting(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	n := r.enrolled("127.0.0.9", fleet.Ready)
+	r.grant("acme", "operator", fleet.RoleViewer)
+	done := make(chan *problem, 1)
+	err := r.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if err := store.LockNode(ctx, tx, n.ID); err != nil {
+			return err
+		}
+		go func() { done <- r.call("operator", "nodes/cordon", on(n.ID), nil) }()
+		r.lockWaits(1)
+		r.exec(`DELETE FROM bindings WHERE identity = 'dev:operator' AND role = 'operator'`)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := <-done; p == nil || p.Code != fleet.CodeAccessDenied || p.Reason != "not-permitted" {
+		t.Errorf("%+v, want ACCESS_DENIED", p)
+	}
+	if r.nodeOf(n.ID).Cordoned {
+		t.Error("the node was cordoned all the same")
+	}
+}
+
+// lockWaits waits until so many of the rig's calls wait for an advisory lock.
+func (r *rig) lockWaits(n int) {
+	r.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+		if r.count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) >= n {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("no %d calls wait", n)
+		}
+	}
 }

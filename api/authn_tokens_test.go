@@ -9,12 +9,14 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -153,7 +155,8 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	byRSA := signing{rsaKey, "k2", jose.RS256}
-	s.serve(nil, good.public(), byRSA.public())
+	secret := []byte("a secret that an issuer served as if it were a public key")
+	s.serve(nil, good.public(), byRSA.public(), jose.JSONWebKey{Key: secret, KeyID: "k3"})
 	a := newAuthenticator([]Issuer{{Alias: "corp", URL: s.URL, Audience: "us"}}, nil)
 
 	// The classic confusion: the public key as the secret of an HMAC.
@@ -162,6 +165,10 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	hmac, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: der}, (&jose.SignerOptions{}).WithHeader("kid", "k2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: secret}, (&jose.SignerOptions{}).WithHeader("kid", "k3"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,6 +194,7 @@ func TestTokens(t *testing.T) {
 		"none, with a signature":          {unsigned(t, `{"alg":"none","kid":"k1"}`, s.claims(nil), signature), ""},
 		"the signature of another":        {unsigned(t, `{"alg":"ES256","kid":"k1"}`, s.claims(map[string]any{"sub": "eve"}), signature), ""},
 		"the public key as HMAC's":        {"Bearer " + signed(t, hmac, s.claims(nil)), ""},
+		"by a secret":                     {"Bearer " + signed(t, served, s.claims(nil)), ""},
 		"another key of the same name":    {forger.token(t, s.claims(nil), nil), ""},
 		"a key that it brings":            {"Bearer " + signed(t, brings, s.claims(nil)), ""},
 		"the right key, by another name":  {signing{good.key, "k2", jose.ES256}.token(t, s.claims(nil), nil), ""},
@@ -220,6 +228,31 @@ func TestTokens(t *testing.T) {
 	got, err := a.caller(t.Context(), good.token(t, s.claims(map[string]any{"amr": []string{"pwd", "mfa"}, "exp": now + 1800}), nil))
 	if err != nil || !got.MFA || got.SessionEnd.Unix() != now+1800 {
 		t.Errorf("%+v, %v; want a second factor and a session that ends with the token", got, err)
+	}
+}
+
+// An issuer that does not answer is asked again after a pause, and not at each
+// call.
+func TestIssuerAway(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusBadGateway)
+	}))
+	t.Cleanup(web.Close)
+	a := newAuthenticator([]Issuer{{Alias: "corp", URL: web.URL, Audience: "us"}}, nil)
+	s := &keyServer{Server: web}
+	token := newECKey(t, "k1").token(t, s.claims(nil), nil)
+	for range 100 {
+		_, err := a.caller(t.Context(), token)
+		var e *fleet.Error
+		if !errors.As(err, &e) || e.Code != fleet.CodeUnavailable || e.RetryAfter == 0 {
+			t.Fatalf("%v, want UNAVAILABLE", err)
+		}
+	}
+	if n := asked.Load(); n > 20 {
+		t.Errorf("a hundred calls asked %d times", n)
 	}
 }
 

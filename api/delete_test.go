@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -282,14 +281,7 @@ func TestDeleteRaces(t *testing.T) {
 			return err
 		}
 		go func() { done <- r.call("owner", "nodes/delete", on(moved.ID), nil) }()
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for r.count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 0 {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			<-tick.C
-		}
+		r.lockWaits(1)
 		return store.SetNodePool(ctx, tx, moved.ID, nil)
 	})
 	if err != nil {

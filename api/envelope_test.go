@@ -409,12 +409,7 @@ func TestCallerGone(t *testing.T) {
 			}
 			gone <- err
 		}()
-		for r.count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 0 {
-			if inner.Err() != nil {
-				return inner.Err()
-			}
-			<-tick.C
-		}
+		r.lockWaits(1)
 		leave()
 		if err := <-gone; err == nil {
 			t.Error("the call was answered before it could be")
