@@ -27,6 +27,9 @@ type devOptions struct {
 	// waitScale is the services' --wait-scale; 0 leaves it to them.
 	waitScale float64
 	wipe      bool
+	// programs is the folder that our programs are linked from; empty is this
+	// one's own.
+	programs string
 }
 
 func newDevCmd() *cobra.Command {
@@ -118,7 +121,7 @@ func newDevStack(ctx context.Context, o devOptions, out io.Writer) (*devStack, f
 		unlock()
 		return nil, nil, err
 	}
-	if err := placePrograms(d.bin); err != nil {
+	if err := placePrograms(d.bin, d.programs); err != nil {
 		unlock()
 		return nil, nil, err
 	}

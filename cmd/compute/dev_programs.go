@@ -21,30 +21,30 @@ func makeState(state string) error {
 	return nil
 }
 
-// placePrograms puts links to the programs that lie beside this one into a
-// stack's folder. Programs that were built there, as make build does, are left
-// alone.
-func placePrograms(bin string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
-	if self, err = filepath.EvalSymlinks(self); err != nil {
-		return fmt.Errorf("find this program: %w", err)
+// placePrograms puts links to the programs of a folder, or of that of this one,
+// into a stack's folder. Programs that were built there, as make build does, are
+// left alone.
+func placePrograms(bin, from string) error {
+	if from == "" {
+		self, err := os.Executable()
+		if err == nil {
+			self, err = filepath.EvalSymlinks(self)
+		}
+		if err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+		from = filepath.Dir(self)
 	}
 	for _, name := range devPrograms {
 		there := filepath.Join(bin, name)
 		if info, err := os.Lstat(there); err == nil && info.Mode().Type() != fs.ModeSymlink {
 			continue
 		}
-		beside := filepath.Join(filepath.Dir(self), name)
-		if name == "compute" {
-			beside = self
+		built := filepath.Join(from, name)
+		if _, err := os.Stat(built); errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("the program %s lies neither in %s nor in %s: build all of them (make build)", name, bin, from)
 		}
-		if _, err := os.Stat(beside); errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("%s lies neither in %s nor beside %s: build all programs (make build)", name, bin, self)
-		}
-		if err := link(beside, there); err != nil {
+		if err := link(built, there); err != nil {
 			return err
 		}
 	}

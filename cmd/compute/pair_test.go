@@ -56,8 +56,12 @@ func startPair(t *testing.T, nodes int) *pair {
 	t.Helper()
 	state := t.TempDir()
 	ownPorts(t, state)
+	programs, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var said bytes.Buffer
-	d, unlock, err := newDevStack(t.Context(), devOptions{state: state, nodes: nodes, timeScale: pairScale, waitScale: 3}, &said)
+	d, unlock, err := newDevStack(t.Context(), devOptions{programs: programs, state: state, nodes: nodes, timeScale: pairScale, waitScale: 3}, &said)
 	if err != nil {
 		t.Fatal(err)
 	}
