@@ -26,11 +26,12 @@ var mayImport = map[string][]string{
 	"gateway":    {"fleet", "identity", "store"},
 	"agent":      {"fleet", "identity"},
 	"identity":   {"fleet"},
-	"cli":        {"fleet", "bmc"}, // bmc check looks at a BMC that no control plane knows yet
+	"cli":        {"fleet", "bmc", "version"}, // bmc check looks at a BMC that no control plane knows yet
 	"sim":        {"fleet", "agent"},
 	"devidp":     {},
 	"telemetry":  {},
 	"localstack": {},
+	"version":    {},
 }
 
 // helpers are packages for tests; what they import does not count as an import

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/version"
 )
 
 // Exit codes of computectl.
@@ -46,6 +47,7 @@ func New(in io.Reader, out, errOut io.Writer) *cobra.Command {
 			"Exit codes: 0 done, 1 refused or not reached, 2 wrong command line, 3 a watched operation or\n" +
 			"a row failed, or what was checked is not usable.",
 		SilenceUsage: true, SilenceErrors: true,
+		Version: version.String(),
 	}
 	root.SetOut(out)
 	root.SetErr(errOut)

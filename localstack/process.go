@@ -28,7 +28,75 @@ type Group struct {
 	running map[string]*exec.Cmd
 	order   []string
 	closing bool
-	wg      sync.WaitGroup
+	// hasty counts the last runs of a child that ended soon after their start,
+	// and why the last one did.
+	hasty map[string]int
+	why   map[string]string
+	wg    sync.WaitGroup
+}
+
+// hastyRun is how soon a run ends that did not get anywhere, and hopeless how
+// many of them in a row are no accident.
+const (
+	hastyRun = 3 * time.Second
+	hopeless = 3
+)
+
+// Hopeless says why a child ends again and again soon after its start, "" while
+// it does not.
+func (g *Group) Hopeless(name string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.hasty[name] < hopeless {
+		return ""
+	}
+	return g.why[name]
+}
+
+// ended counts a run that ended by itself, and says how: with the last line of
+// its log, which is most often the reason.
+func (g *Group) ended(name string, ran time.Duration, err error, log string) string {
+	why := exitText(err)
+	if line := lastLine(log); line != "" {
+		why += ": " + line
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.hasty == nil {
+		g.hasty, g.why = map[string]int{}, map[string]string{}
+	}
+	g.hasty[name]++
+	if ran > hastyRun {
+		g.hasty[name] = 0
+	}
+	g.why[name] = why
+	return why
+}
+
+// lastLine is the last line of a file, shortened; "" when there is none.
+func lastLine(file string) string {
+	const most = 400
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if end, err := f.Seek(0, io.SeekEnd); err == nil {
+		_, err = f.Seek(max(0, end-64<<10), io.SeekStart)
+		if err != nil {
+			return ""
+		}
+	}
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return ""
+	}
+	text := strings.TrimSpace(string(b))
+	line := text[strings.LastIndexByte(text, '\n')+1:]
+	if len(line) > most {
+		line = strings.ToValidUTF8(line[:most], "") + "..."
+	}
+	return line
 }
 
 // Child is one process of a Group.
@@ -99,7 +167,8 @@ func (g *Group) keep(c Child, cmd *exec.Cmd, log *os.File) {
 		if closing {
 			return
 		}
-		g.Say(fmt.Sprintf("%s ended (%v); starting it again. Its log: %s", c.Name, exitText(err), log.Name()))
+		why := g.ended(c.Name, time.Since(started), err, log.Name())
+		g.Say(fmt.Sprintf("%s ended (%s); starting it again. Its log: %s", c.Name, why, log.Name()))
 		if wait := time.Second - time.Since(started); wait > 0 {
 			time.Sleep(wait)
 		}

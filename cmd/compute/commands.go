@@ -14,5 +14,6 @@ func commands() []*cobra.Command {
 		newRecoverCmd(),
 		newKeysCmd(),
 		newGatewayCmd(),
+		newVersionCmd(),
 	}
 }

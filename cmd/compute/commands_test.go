@@ -160,7 +160,8 @@ func (o *operator) recovers(r *rig, h *host) {
 		o.t.Errorf("a power off while recovery is pending: %v", err)
 	}
 	at := []string{"--temporal-address", r.address, "--temporal-namespace", r.namespace}
-	for _, wrong := range [][]string{{"--keep", "both", "--all"}, {"--keep", "postgres"}, {"--keep", "postgres", "--all", "--node", h.node}} {
+	for _, wrong := range [][]string{{"--keep", "both", "--all"}, {"--keep", "postgres"}, {"--keep", "postgres", "--all", "--node", h.node},
+		{"--keep", "postgres", "--node", "gpu-1"}} { // a name, where an id is asked for
 		if out, err := o.try(append([]string{"recover"}, append(wrong, at...)...)...); err == nil {
 			o.t.Errorf("recover %v succeeded: %s", wrong, out)
 		}

@@ -28,6 +28,7 @@ type stateConfig struct {
 func (c *stateConfig) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&c.databaseURL, "database-url", os.Getenv("DATABASE_URL"), "Postgres connection URL (DATABASE_URL)")
+	f.Lookup("database-url").DefValue = "" // it holds a password, which --help is not to show
 	f.StringVar(&c.keyset, "keyset", os.Getenv("COMPUTE_KEYSET"), "file of the keyset that seals secrets (COMPUTE_KEYSET)")
 	f.StringVar(&c.bootKey, "boot-key", os.Getenv("COMPUTE_BOOT_KEY"), "file of the key that boot ids are made with (COMPUTE_BOOT_KEY)")
 	f.StringVar(&c.gatewayURL, "gateway-url", os.Getenv("COMPUTE_GATEWAY_URL"), "where machines reach the gateway's TLS listener (COMPUTE_GATEWAY_URL)")

@@ -133,7 +133,11 @@ func (d *devStack) writeEnv() error {
 	} {
 		fmt.Fprintf(&b, "export %s=%s\n", kv[0], quoted(kv[1]))
 	}
-	fmt.Fprintf(&b, "export PATH=%s:\"$PATH\"\n", quoted(d.bin))
+	path := quoted(d.bin)
+	if d.programs != d.bin {
+		path += ":" + quoted(d.programs)
+	}
+	fmt.Fprintf(&b, "export PATH=%s:\"$PATH\"\n", path)
 	if err := os.WriteFile(d.path("env"), []byte(b.String()), 0o600); err != nil {
 		return fmt.Errorf("write the stack's environment: %w", err)
 	}

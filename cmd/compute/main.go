@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/bettercompute/compute/version"
 )
 
 func main() {
@@ -27,7 +29,27 @@ func main() {
 
 func rootCmd() *cobra.Command {
 	root := &cobra.Command{Use: "compute", Short: "The control plane of bare-metal GPU fleets",
-		SilenceUsage: true, SilenceErrors: true}
+		SilenceUsage: true, SilenceErrors: true, Version: version.String()}
 	root.AddCommand(commands()...)
+	sayUsage(root)
 	return root
+}
+
+// sayUsage lets every command answer a wrong command line with the right one.
+func sayUsage(cmd *cobra.Command) {
+	told := func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w\n  usage: %s (--help says more)", err, cmd.UseLine())
+	}
+	cmd.SetFlagErrorFunc(told)
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return told(cmd, err)
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		sayUsage(sub)
+	}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"go.temporal.io/api/serviceerror"
@@ -70,18 +72,11 @@ func runRecover(cmd *cobra.Command, c recoverConfig) error {
 		return err
 	}
 	if c.keep == "" {
-		if !d.Epoch.RecoveryPending {
-			fmt.Fprintf(out, "nothing to recover: epoch %d, no disagreement is known\n", d.Epoch.Number)
-			return nil
-		}
-		fmt.Fprintf(out, "recovery is pending (%s, epoch %d); %d rows are held\n", d.Epoch.Reason, d.Epoch.Number, d.Held)
-		for _, w := range d.Unknown {
-			fmt.Fprintf(out, "  workflow %s (%s) of node %s, open %t: not in the database\n", w.WorkflowID, w.Type, w.NodeID, w.Open)
-		}
-		for _, n := range d.Unverified {
-			fmt.Fprintf(out, "  node %s is unverified: %s\n", n.NodeID, n.Why)
-		}
+		showDisagreements(out, d)
 		return nil
+	}
+	if c.node != "" && !concerns(d, c.node) {
+		return fmt.Errorf("there is nothing to judge of node %q: no workflow of it is unknown and it is not StateUnverified; compute recover lists what there is, by id", c.node)
 	}
 	if err := judge(ctx, c, s, d); err != nil {
 		return err
@@ -90,12 +85,39 @@ func runRecover(cmd *cobra.Command, c recoverConfig) error {
 	if err != nil {
 		return err
 	}
-	if done {
+	switch {
+	case done:
 		fmt.Fprintln(out, "recovered: verbs are admitted and held rows are delivered")
-	} else {
+	case d.Epoch.RecoveryPending:
 		fmt.Fprintln(out, "judged; what is left: compute recover")
+	default:
+		fmt.Fprintln(out, "judged; no recovery is pending")
 	}
 	return nil
+}
+
+// showDisagreements lists what there is to judge.
+func showDisagreements(out io.Writer, d store.Disagreements) {
+	switch {
+	case d.Epoch.RecoveryPending:
+		fmt.Fprintf(out, "recovery is pending (%s, epoch %d); %d rows are held\n", d.Epoch.Reason, d.Epoch.Number, d.Held)
+	case len(d.Unknown)+len(d.Unverified) == 0:
+		fmt.Fprintf(out, "nothing to recover: epoch %d, no disagreement is known\n", d.Epoch.Number)
+	default:
+		fmt.Fprintf(out, "no recovery is pending (epoch %d); to judge:\n", d.Epoch.Number)
+	}
+	for _, w := range d.Unknown {
+		fmt.Fprintf(out, "  workflow %s (%s) of node %s, open %t: not in the database\n", w.WorkflowID, w.Type, w.NodeID, w.Open)
+	}
+	for _, n := range d.Unverified {
+		fmt.Fprintf(out, "  node %s is unverified: %s\n", n.NodeID, n.Why)
+	}
+}
+
+// concerns says whether there is something to judge of a node.
+func concerns(d store.Disagreements, node string) bool {
+	return slices.ContainsFunc(d.Unknown, func(w store.UnknownWorkflow) bool { return w.NodeID == node }) ||
+		slices.ContainsFunc(d.Unverified, func(n store.UnverifiedNode) bool { return n.NodeID == node })
 }
 
 // judge ends the unknown workflows and, where Temporal is right, makes their

@@ -17,12 +17,13 @@ import (
 
 	"github.com/bettercompute/compute/agent"
 	"github.com/bettercompute/compute/agent/linux"
+	"github.com/bettercompute/compute/version"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	root := &cobra.Command{Use: "nodeagent", Short: "The control plane's agent on a machine", SilenceUsage: true, SilenceErrors: true}
+	root := &cobra.Command{Use: "nodeagent", Short: "The control plane's agent on a machine", SilenceUsage: true, SilenceErrors: true, Version: version.String()}
 	root.AddCommand(bootCmd(), inventoryCmd(), joinCmd(), runCmd(), statusCmd(), leaveCmd(), unitCmd())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "nodeagent:", err)
