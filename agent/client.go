@@ -32,6 +32,14 @@ const longPoll = 30 * time.Second
 // requestTimeout bounds a request beyond what the gateway waits.
 const requestTimeout = 30 * time.Second
 
+// A connection on which nothing came for pingAfter is asked for a sign of life,
+// and given up without one: a wait for a command says nothing by itself, and the
+// way to the gateway can be cut without a word.
+const (
+	pingAfter  = 15 * time.Second
+	pingWithin = 10 * time.Second
+)
+
 // client talks to one gateway as one machine.
 type client struct {
 	http  *http.Client
@@ -64,8 +72,8 @@ func dial(gateway, fingerprint string, certificate func() (*tls.Certificate, err
 		pinned.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate() }
 	}
 	c := &client{base: strings.TrimSuffix(gateway, "/"), pause: pause, warn: warn, header: http.Header{}}
-	transport := &http.Transport{TLSClientConfig: pinned, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
-		IdleConnTimeout: 90 * time.Second, DialContext: c.connect}
+	transport := &http.Transport{TLSClientConfig: pinned, ForceAttemptHTTP2: true, TLSHandshakeTimeout: requestTimeout,
+		IdleConnTimeout: 90 * time.Second, DialContext: c.connect, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWithin}}
 	c.http = &http.Client{Transport: transport, Timeout: longPoll + requestTimeout, CheckRedirect: noRedirect}
 	return c, nil
 }
@@ -121,6 +129,21 @@ func (e *statusError) final() bool {
 	return e.Status < 500 && e.Status != http.StatusTooManyRequests && e.Status != http.StatusRequestTimeout
 }
 
+// retryable says whether another try may fare better than the one that failed.
+func retryable(err error) bool {
+	var status *statusError
+	return err != nil && (!errors.As(err, &status) || !status.final())
+}
+
+// askedPause is how long the gateway asked to wait, 0 when it did not.
+func askedPause(err error) time.Duration {
+	var status *statusError
+	if errors.As(err, &status) {
+		return status.retryAfter
+	}
+	return 0
+}
+
 // post sends one request. out may be nil; a 204 leaves it as it is and returns
 // false.
 func (c *client) post(ctx context.Context, path string, in, out any) (bool, error) {
@@ -174,16 +197,13 @@ func problemOf(resp *http.Response, b []byte) error {
 // persist repeats a request until it has an answer that another try would not
 // change, or the context ends.
 func (c *client) persist(ctx context.Context, path string, in, out any) (got bool, err error) {
-	for try := 0; ; try++ {
+	back := Backoff{Pause: c.pause}
+	for {
 		got, err = c.post(ctx, path, in, out)
-		var status *statusError
-		if err == nil || (errors.As(err, &status) && status.final()) {
+		if !retryable(err) {
 			return got, err
 		}
-		pause := min(c.pause<<min(try, 5), 30*c.pause)
-		if status != nil {
-			pause = max(pause, status.retryAfter)
-		}
+		pause := back.Next(askedPause(err))
 		c.warn("the gateway cannot be reached, trying again", "request", path, "error", err, "pause", pause)
 		if !sleep(ctx, pause) {
 			return false, ctx.Err()

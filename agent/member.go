@@ -103,6 +103,7 @@ type membership struct {
 	cfg    ServeConfig
 	id     Identity
 	client *client
+	back   Backoff
 
 	mu      sync.Mutex
 	cert    *tls.Certificate
@@ -120,7 +121,7 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 	if err != nil {
 		return err
 	}
-	m := &membership{cfg: cfg, id: id}
+	m := &membership{cfg: cfg, id: id, back: Backoff{Pause: cfg.RetryPause}}
 	if err := m.connect(); err != nil {
 		return err
 	}
@@ -155,8 +156,11 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 			refused = 0
 			cfg.Log.Warn("the session broke", "error", err)
 		}
-		// Spread, so that a gateway that comes back is not met by all at once.
-		if !sleep(ctx, cfg.RetryPause/2+rand.N(cfg.RetryPause*2)) {
+		if retryable(err) {
+			// What broke may be the connection, or the one gateway at its other end.
+			m.client.http.CloseIdleConnections()
+		}
+		if !sleep(ctx, m.back.Next(askedPause(err))) {
 			return ctx.Err()
 		}
 	}
@@ -237,6 +241,7 @@ func (m *membership) open(ctx context.Context) error {
 		return fmt.Errorf("open a session: %w", err)
 	}
 	m.client.header.Set(epochHeader, strconv.FormatInt(out.Epoch, 10))
+	m.back.Reset()
 	m.cfg.Log.Info("session opened", "node", m.id.NodeID, "epoch", out.Epoch)
 	m.told(Status{InSession: true, Epoch: out.Epoch})
 	return nil
