@@ -70,14 +70,15 @@ func (s *Store) BeatGateway(ctx context.Context, id, caFingerprint string) error
 
 // OwnersWithCommands returns those of the boots that have a command to fetch or
 // have ended, and the nodes with a session at the gateway that have a command or
-// a NodeSpec to fetch: one statement for all machines of a gateway.
+// a NodeSpec to fetch: one statement for all machines of a gateway. It begins with
+// what waits to be fetched, which is little, and asks of each whose it is.
 func (s *Store) OwnersWithCommands(ctx context.Context, gateway string, boots []string) ([]string, error) {
 	rows, err := s.pool.Query(ctx, `SELECT boot_id FROM commands WHERE boot_id = ANY ($2) AND state = 'pending' AND expires_at > now()
 		UNION SELECT id FROM boots WHERE id = ANY ($2) AND voided_at IS NOT NULL
-		UNION SELECT s.node_id FROM commands c JOIN sessions s USING (node_id)
-			WHERE s.gateway = $1 AND c.boot_id IS NULL AND c.state = 'pending' AND c.expires_at > now()
-		UNION SELECT s.node_id FROM node_specs p JOIN sessions s USING (node_id)
-			WHERE s.gateway = $1 AND p.version > coalesce(p.judged, 0)`, gateway, boots)
+		UNION SELECT node_id FROM commands c WHERE boot_id IS NULL AND state = 'pending' AND expires_at > now()
+			AND (SELECT gateway FROM sessions s WHERE s.node_id = c.node_id) = $1
+		UNION SELECT node_id FROM node_specs p WHERE version > coalesce(judged, 0)
+			AND (SELECT gateway FROM sessions s WHERE s.node_id = p.node_id) = $1`, gateway, boots)
 	if err != nil {
 		return nil, fmt.Errorf("look for commands: %w", err)
 	}

@@ -17,8 +17,9 @@ import (
 
 // Recorder keeps the statements that a pool sends, to look at their plans.
 type Recorder struct {
-	mu   sync.Mutex
-	sent map[string][]any
+	mu    sync.Mutex
+	sent  map[string][]any
+	total int
 }
 
 // Recorded is New with what is sent recorded.
@@ -44,6 +45,7 @@ func (r *Recorder) record(sql string, args []any) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.sent[sql] = args
+		r.total++
 	}
 }
 
@@ -74,6 +76,7 @@ func (r *Recorder) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.sent)
+	r.total = 0
 }
 
 // Count is how many different statements are recorded.
@@ -81,6 +84,13 @@ func (r *Recorder) Count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.sent)
+}
+
+// Total is how many statements were sent.
+func (r *Recorder) Total() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.total
 }
 
 // plan is a node of EXPLAIN's answer.
