@@ -133,6 +133,9 @@ func TestDeleteFreesAll(t *testing.T) {
 	if !out.Deleted {
 		t.Fatal("not deleted")
 	}
+	if got := r.count(`SELECT count(*) FROM left_sessions WHERE node_id = $1 AND uri = '/s/1'`, nodeID); got != 1 {
+		t.Errorf("%d sessions are left for the sweep to end on the BMC, want 1", got)
+	}
 	left := map[string]int{}
 	for _, table := range []string{"inventories", "node_keys", "machine_claims", "joined_hardware", "deploy_tokens", "node_specs", "sessions", "conditions",
 		"bmcs", "bmc_sessions", "bmc_leases", "reconcile_wanted", "node_visibility"} {

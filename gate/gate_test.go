@@ -31,11 +31,16 @@ type driver struct {
 	// asks is how long the BMC asks to be left alone, toldQuiet what an opening
 	// was told of it.
 	asks, toldQuiet time.Duration
+	// refuses is what an opening gets; nil opens.
+	refuses error
 }
 
 func (d *driver) open(ctx context.Context, target bmc.Target, opts bmc.Options) (bmc.Client, error) {
 	if err := opts.AllowAddress(d.ip); err != nil {
 		return nil, &bmc.Error{Kind: bmc.KindNotAllowed, Doing: "dial", Cause: err.Error()}
+	}
+	if d.refuses != nil {
+		return nil, d.refuses
 	}
 	c := &conversation{driver: d, opts: opts, quirks: target.Quirks}
 	d.toldQuiet = time.Until(opts.NotBefore())

@@ -1,9 +1,13 @@
 package gate_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/store"
 )
 
@@ -98,5 +102,84 @@ func TestQuietForAll(t *testing.T) {
 		if left := b.driver.toldQuiet; left > c.most || left < c.least-30*time.Second {
 			t.Errorf("asked for %v, the other worker is told %v", c.asked, left)
 		}
+	}
+}
+
+// leftSessions counts the sessions that wait to be ended on BMCs.
+func (b *bundle) leftSessions() (n int) {
+	b.t.Helper()
+	if err := b.pool.QueryRow(b.t.Context(), `SELECT count(*) FROM left_sessions`).Scan(&n); err != nil {
+		b.t.Fatal(err)
+	}
+	return n
+}
+
+// The session that an operation used is ended on its BMC also where the node has
+// no such BMC any more. A BMC that asks to wait is asked again later, one that is
+// gone is not.
+func TestLeftSessionEnds(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(ctx context.Context, b *bundle, tx pgx.Tx) error{
+		"deleted": func(ctx context.Context, _ *bundle, tx pgx.Tx) error {
+			return store.DeleteNode(ctx, tx, store.Deletion{NodeID: "node_a", Actor: "dev:owner"})
+		},
+		"moved": func(ctx context.Context, b *bundle, tx pgx.Tx) error {
+			access, err := b.store.LoadBMCAccess(ctx, "node_a")
+			access.Address.Host = "10.1.2.4"
+			if err != nil {
+				return err
+			}
+			return store.UpdateBMC(ctx, tx, access.BMCRecord)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBundle(t)
+			_, release, err := b.gate.Open(t.Context(), "op_1", "node_a", true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			release(t.Context())
+			if err := b.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { return leave(ctx, b, tx) }); err != nil {
+				t.Fatal(err)
+			}
+			b.driver.refuses = &bmc.Error{Kind: bmc.KindBusy, Doing: "reach it", Cause: "503"}
+			if _, err := b.gate.EndLeft(t.Context()); err != nil || b.leftSessions() != 1 || b.driver.logouts != 0 {
+				t.Fatalf("a BMC that asks to wait: %v, %d sessions left, %d logouts", err, b.leftSessions(), b.driver.logouts)
+			}
+			b.driver.refuses = nil
+			if n, err := b.gate.EndLeft(t.Context()); err != nil || n != 0 {
+				t.Errorf("%d asked again at once, %v", n, err)
+			}
+			b.exec(`UPDATE left_sessions SET due = now()`)
+			if n, err := b.gate.EndLeft(t.Context()); err != nil || n != 1 {
+				t.Fatalf("%d ended, %v", n, err)
+			}
+			if b.leftSessions() != 0 || b.driver.logouts != 1 || b.driver.logins != 1 {
+				t.Errorf("%d sessions left, %d logouts, %d logins", b.leftSessions(), b.driver.logouts, b.driver.logins)
+			}
+		})
+	}
+}
+
+// A BMC that does not answer keeps no row for ever: the session ends there by
+// itself.
+func TestLeftSessionIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	_, release, err := b.gate.Open(t.Context(), "op_1", "node_a", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t.Context())
+	err = b.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		return store.DeleteNode(ctx, tx, store.Deletion{NodeID: "node_a", Actor: "dev:owner"})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.driver.refuses = &bmc.Error{Kind: bmc.KindUnreachable, Doing: "reach it", Cause: "no answer"}
+	if _, err := b.gate.EndLeft(t.Context()); err != nil || b.leftSessions() != 0 {
+		t.Errorf("%v, %d sessions left", err, b.leftSessions())
 	}
 }

@@ -71,7 +71,7 @@ func freeNode(ctx context.Context, tx pgx.Tx, nodeID string) error {
 	batch.Queue(`DELETE FROM sessions WHERE node_id = $1`, nodeID)
 	batch.Queue(`DELETE FROM conditions WHERE node_id = $1`, nodeID)
 	batch.Queue(`UPDATE commands SET state = 'cancelled', secrets = NULL, ended_at = now() WHERE node_id = $1 AND state IN ('pending', 'delivered')`, nodeID)
-	batch.Queue(`DELETE FROM bmc_sessions WHERE node_id = $1`, nodeID)
+	batch.Queue(leaveSession, nodeID, "")
 	batch.Queue(`DELETE FROM bmc_leases WHERE node_id = $1`, nodeID)
 	batch.Queue(`DELETE FROM bmcs WHERE node_id = $1`, nodeID)
 	batch.Queue(`DELETE FROM reconcile_wanted WHERE node_id = $1`, nodeID)

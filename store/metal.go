@@ -148,9 +148,8 @@ func LoadBMC(ctx context.Context, q Reader, nodeID string) (BMCRecord, bool, err
 // stays, so that another machine at the new address is noticed.
 func UpdateBMC(ctx context.Context, tx pgx.Tx, b BMCRecord) error {
 	// A session's token is for the BMC that gave it.
-	if _, err := tx.Exec(ctx, `DELETE FROM bmc_sessions s USING bmcs b WHERE s.node_id = $1 AND b.node_id = $1 AND b.address <> $2`,
-		b.NodeID, b.Address.String()); err != nil {
-		return fmt.Errorf("forget the BMC session of node %s: %w", b.NodeID, err)
+	if _, err := tx.Exec(ctx, leaveSession, b.NodeID, b.Address.String()); err != nil {
+		return fmt.Errorf("leave the BMC session of node %s: %w", b.NodeID, err)
 	}
 	_, err := tx.Exec(ctx, `UPDATE bmcs SET address = $2, driver = $5, tls_mode = $6, tls_ca = $7, tls_fingerprint = $8, legacy_tls = $9, cipher_suites = $10,
 			system = CASE WHEN $4 OR system_named OR address <> $2 THEN $3 ELSE system END, system_named = $4,

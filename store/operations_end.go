@@ -44,7 +44,8 @@ func closeOperation(ctx context.Context, tx pgx.Tx, o fencedOp, state fleet.Oper
 	batch.Queue(`UPDATE commands SET state = 'cancelled', secrets = NULL, ended_at = now() WHERE operation_id = $1 AND state IN ('pending', 'delivered')`, o.ID)
 	if o.Verb == fleet.VerbManage && state != fleet.OpSucceeded {
 		// The BMC was not proved to be the host's.
-		for _, table := range []string{"bmc_sessions", "bmc_leases", "bmcs"} {
+		batch.Queue(leaveSession, o.NodeID, "")
+		for _, table := range []string{"bmc_leases", "bmcs"} {
 			batch.Queue(`DELETE FROM `+table+` WHERE node_id = $1`, o.NodeID)
 		}
 		batch.Queue(`DELETE FROM conditions WHERE node_id = $1 AND type IN ('BmcReachable', 'BmcTrusted', 'BmcAuthenticated')`, o.NodeID)

@@ -21,6 +21,7 @@ var sealedColumns = []sealedColumn{
 	{"bmcs", "password", "node_id", "'bmc:' || node_id || ':password'"},
 	{"bmcs", "staged_password", "node_id", "'bmc:' || node_id || ':password'"},
 	{"bmc_sessions", "token", "node_id", "'bmc:' || node_id || ':session'"},
+	{"left_sessions", "token", "id::text", "'bmc:' || node_id || ':session'"},
 	{"operation_secrets", "sealed", "operation_id || '/' || name", "'operation:' || operation_id || ':' || name"},
 	{"commands", "secrets", "id", "'command:' || id"},
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/bettercompute/compute/store"
@@ -27,7 +28,7 @@ func (w *Worker) chores() []chore {
 		{name: "alarm", every: 15 * time.Second, do: ops.Alarm},
 		{name: "bmcs", every: 5 * time.Second, do: bmcs.Round},
 		{name: "inventories", every: min(30*time.Second, w.InventoryEvery), do: parts.Round},
-		{name: "idle-sessions", every: 30 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Gate.EndIdle(ctx); return err }},
+		{name: "idle-sessions", every: 30 * time.Second, exclusive: true, do: w.endBMCSessions},
 		{name: "holds", every: 5 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.EndHolds(ctx); return err }},
 		{name: "reconcile", every: 2 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.Reconcile(ctx); return err }},
 		{name: "ssh", every: 5 * time.Second, exclusive: true, do: func(ctx context.Context) error { _, err := w.Store.SyncSSH(ctx); return err }},
@@ -54,6 +55,13 @@ func (w *Worker) loop(c chore) func(context.Context) {
 			w.report(ctx, c, c.do(ctx))
 		}
 	}
+}
+
+// endBMCSessions ends the sessions on BMCs that nobody uses any more.
+func (w *Worker) endBMCSessions(ctx context.Context) error {
+	_, idle := w.Gate.EndIdle(ctx)
+	_, left := w.Gate.EndLeft(ctx)
+	return errors.Join(idle, left)
 }
 
 // loseSessions marks nodes whose agents fell silent.
