@@ -57,12 +57,16 @@ func (c ServeConfig) withDefaults() ServeConfig {
 		}
 	}
 	if c.RenewAt == nil {
-		c.RenewAt = func(from, to time.Time) time.Time {
-			life := to.Sub(from)
-			return from.Add(life*2/3 - rand.N(life/10+1))
-		}
+		c.RenewAt = renewAt
 	}
 	return c
+}
+
+// renewAt is at two thirds of a certificate's life, up to a tenth of it sooner:
+// certificates that were issued together are not renewed together.
+func renewAt(from, to time.Time) time.Time {
+	life := to.Sub(from)
+	return from.Add(life*2/3 - rand.N(life/10+1))
 }
 
 // ErrRevoked says that the control plane does not take the machine's
@@ -172,7 +176,7 @@ func (m *membership) connect() error {
 	if err != nil {
 		return err
 	}
-	m.take(cert)
+	m.take(cert, false)
 	m.client, err = dial(m.id.GatewayURL, m.id.CAFingerprint, func() (*tls.Certificate, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -181,10 +185,17 @@ func (m *membership) connect() error {
 	return err
 }
 
-func (m *membership) take(cert *tls.Certificate) {
+// take shows a certificate from now on. When one that was just issued is due
+// follows from its life alone and is measured from now, by a clock that does not
+// jump: the host's may be days off, and would have it renewed again and again,
+// or never.
+func (m *membership) take(cert *tls.Certificate, issued bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.cert, m.renewAt = cert, m.cfg.RenewAt(cert.Leaf.NotBefore, cert.Leaf.NotAfter)
+	if issued {
+		m.renewAt = time.Now().Add(m.renewAt.Sub(cert.Leaf.NotBefore))
+	}
 }
 
 func (m *membership) due() bool {
@@ -219,14 +230,16 @@ func (m *membership) renew(ctx context.Context) error {
 	if _, err := m.client.post(ctx, "/node/v1/renew", body, &out); err != nil {
 		return fmt.Errorf("renew the certificate: %w", err)
 	}
-	if err := m.cfg.State.write([]byte(out.Certificate), fileCert); err != nil {
-		return err
-	}
-	cert, err := m.cfg.State.certificate()
+	cert, err := readCertificate([]byte(out.Certificate), key)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the renewed certificate: %w", err)
 	}
-	m.take(cert)
+	// One that cannot be kept serves all the same: after a restart the former one
+	// is renewed.
+	if err := m.cfg.State.write([]byte(out.Certificate), fileCert); err != nil {
+		m.cfg.Log.Warn("the renewed certificate could not be kept", "error", err)
+	}
+	m.take(cert, true)
 	// The next connection shows the new one.
 	m.client.http.CloseIdleConnections()
 	m.cfg.Log.Info("certificate renewed", "notAfter", cert.Leaf.NotAfter)
@@ -261,7 +274,7 @@ func (m *membership) session(ctx context.Context) error {
 		return err
 	}
 	m.spec.told = specReport{} // this session has not been told
-	m.cfg.State.forgetCommands(time.Now().Add(-30 * 24 * time.Hour))
+	m.cfg.State.forgetCommands()
 	for !m.due() {
 		if err := m.step(ctx); err != nil {
 			return err

@@ -16,21 +16,9 @@ const TypeAccept = "accept"
 // run runs a command of a session at most once, over restarts of the agent too,
 // and tells its outcome.
 func (m *membership) run(ctx context.Context, cmd command) error {
-	before, err := m.cfg.State.begin(cmd.ID)
+	out, err := m.outcome(ctx, cmd)
 	if err != nil {
 		return err
-	}
-	out := outcome{}
-	if before != nil {
-		out = *before
-	} else {
-		m.cfg.Log.Info("command begins", "command", cmd.ID, "type", cmd.Type)
-		if out, err = m.execute(ctx, cmd); err != nil {
-			return err
-		}
-		if err := m.cfg.State.end(cmd.ID, out); err != nil {
-			return err
-		}
 	}
 	_, err = m.client.persist(ctx, "/node/v1/session/commands/"+cmd.ID+"/result", out, nil)
 	var status *statusError
@@ -39,6 +27,31 @@ func (m *membership) run(ctx context.Context, cmd command) error {
 		return nil
 	}
 	return err
+}
+
+// outcome is what becomes of a command that is delivered: it runs, unless it
+// began before. One whose beginning cannot be noted is not run, since it could
+// run twice, and says so instead of being delivered again and again.
+func (m *membership) outcome(ctx context.Context, cmd command) (outcome, error) {
+	before, err := m.cfg.State.begin(cmd.ID)
+	switch {
+	case err != nil:
+		m.cfg.Log.Error("command not run", "command", cmd.ID, "type", cmd.Type, "error", err)
+		return outcome{Error: "not run, since the agent could not note that it begins: " + err.Error()}, nil
+	case before != nil:
+		return *before, nil
+	}
+	m.cfg.Log.Info("command begins", "command", cmd.ID, "type", cmd.Type)
+	out, err := m.execute(ctx, cmd)
+	if err != nil {
+		return outcome{}, err
+	}
+	// One whose end is not noted is told now, and only after a restart in between
+	// as interrupted.
+	if err := m.cfg.State.end(cmd.ID, out); err != nil {
+		m.cfg.Log.Error("the outcome of a command could not be kept", "command", cmd.ID, "error", err)
+	}
+	return out, nil
 }
 
 // execute runs a command while it tells of its progress, which keeps the session

@@ -70,6 +70,19 @@ func (s State) write(b []byte, parts ...string) error {
 	if err := os.Rename(target+".new", target); err != nil {
 		return fmt.Errorf("put the agent's state in place: %w", err)
 	}
+	return syncDir(filepath.Dir(target))
+}
+
+// syncDir brings the names in a folder to the disk: what was put in place is
+// there after a power cut too.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("open the agent's folder: %w", err)
+	}
+	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+		return fmt.Errorf("write the agent's folder to the disk: %w", err)
+	}
 	return nil
 }
 
@@ -150,17 +163,25 @@ func (s State) certificate() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the machine's certificate: %w", err)
 	}
+	c, err := readCertificate(b, key)
+	if err != nil {
+		return nil, fmt.Errorf("read the machine's certificate %s: %w", s.path(fileCert), err)
+	}
+	return c, nil
+}
+
+// readCertificate reads a chain, in PEM, of a key.
+func readCertificate(chain []byte, key crypto.Signer) (*tls.Certificate, error) {
 	c := &tls.Certificate{PrivateKey: key}
-	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+	for block, rest := pem.Decode(chain); block != nil; block, rest = pem.Decode(rest) {
 		c.Certificate = append(c.Certificate, block.Bytes)
 	}
 	if len(c.Certificate) == 0 {
-		return nil, fmt.Errorf("%s holds no certificate", s.path(fileCert))
+		return nil, errors.New("there is none")
 	}
-	if c.Leaf, err = x509.ParseCertificate(c.Certificate[0]); err != nil {
-		return nil, fmt.Errorf("read the machine's certificate: %w", err)
-	}
-	return c, nil
+	var err error
+	c.Leaf, err = x509.ParseCertificate(c.Certificate[0])
+	return c, err
 }
 
 // spec is the last good NodeSpec, nil when there is none.
@@ -203,17 +224,19 @@ func (s State) end(id string, out outcome) error {
 	return s.writeJSON(ran{Began: time.Now(), Ended: &out}, dirCommands, id+".json")
 }
 
-// forgetCommands drops commands that were over long ago; the control plane has
-// let them expire.
-func (s State) forgetCommands(before time.Time) {
-	entries, err := os.ReadDir(s.path(dirCommands))
+// commandsKept is how many commands are remembered. They come one after the
+// other, so one that is older than so many others has ended.
+const commandsKept = 500
+
+// forgetCommands drops all but the newest commands. Their ids tell which those
+// are; the host's clock may have jumped since.
+func (s State) forgetCommands() {
+	entries, err := os.ReadDir(s.path(dirCommands)) // by name, and so by age
 	if err != nil {
 		return
 	}
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil && info.ModTime().Before(before) {
-			_ = os.Remove(s.path(dirCommands, e.Name())) // tried again another time
-		}
+	for _, e := range entries[:max(0, len(entries)-commandsKept)] {
+		_ = os.Remove(s.path(dirCommands, e.Name())) // tried again another time
 	}
 }
 

@@ -325,6 +325,72 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
+// A host whose clock is ahead, so that each certificate seems due, renews once and
+// is served.
+func TestRenewalWithTheClockAhead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	h := &memberHost{uuid: "4c4c4544-0051-3910-8053-b4c04f4e3934"}
+	state, id := r.joined(h)
+	if _, err := r.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// A certificate begins an hour before it is issued.
+	r.serve(state, h, func(c *agent.ServeConfig) {
+		c.RenewAt = func(from, _ time.Time) time.Time { return from.Add(30 * time.Minute) }
+	})
+	certs := func() int { return r.count(`SELECT count(*) FROM certificates WHERE node_id = $1`, id.NodeID) }
+	await(t, "its NodeSpec, or one renewal after the other", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.specs) > 0 || certs() > 3
+	})
+	if n := certs(); n != 2 {
+		t.Errorf("%d certificates, want the one of the join and one renewed", n)
+	}
+}
+
+// A certificate that was renewed serves though the disk is full; the one that is
+// kept there is the former one, which renews after a restart.
+func TestRenewalOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	h := &memberHost{uuid: "4c4c4544-0051-3910-8053-b4c04f4e3934"}
+	state, id := r.joined(h)
+	kept := filepath.Join(state.Dir, "cert.pem")
+	before, err := os.ReadFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", kept+".new"); err != nil {
+		t.Fatal(err)
+	}
+	first := true
+	due := func(c *agent.ServeConfig) {
+		c.RenewAt = func(from, notAfter time.Time) time.Time {
+			if first {
+				first = false
+				return from
+			}
+			return notAfter
+		}
+	}
+	stop := r.serve(state, h, due)
+	r.awaitEpoch(id.NodeID, 1)
+	if n := r.count(`SELECT count(*) FROM certificates WHERE node_id = $1`, id.NodeID); n != 2 {
+		t.Errorf("%d certificates, want the one of the join and one renewed", n)
+	}
+	if after, err := os.ReadFile(kept); err != nil || !bytes.Equal(after, before) || !r.logged("the renewed certificate could not be kept") {
+		t.Errorf("the certificate on the disk: %v", err)
+	}
+	if err := stop(); !errors.Is(err, context.Canceled) {
+		t.Errorf("agent ended with %v", err)
+	}
+	first = true
+	r.serve(state, h, due)
+	r.awaitEpoch(id.NodeID, 2)
+}
+
 // A machine that is silent is lost after a while, and only when a gateway was
 // there to hear it; it is back with its next session.
 func TestSilence(t *testing.T) {
