@@ -218,39 +218,3 @@ func (p partitioned) changed(ctx context.Context, db beginner, name string, ther
 	})
 	return wrapDoing(wrap(err), doing)
 }
-
-// forgetOperations removes operations that ended 400 days ago, but for the last
-// twenty of each node, with what belongs to them. It goes through them by their
-// end in batches, each a short transaction.
-func (s *Store) forgetOperations(ctx context.Context) error {
-	after, id := time.Time{}, ""
-	for {
-		// The batch is chosen by age alone, so that what is kept of it is looked at
-		// once a round.
-		rows, err := s.pool.Query(ctx, `
-			WITH batch AS MATERIALIZED (
-				SELECT id, node_id, created_at, ended_at FROM operations
-				WHERE ended_at < now() - $1::interval AND (ended_at, id) > ($2, $3) ORDER BY ended_at, id LIMIT $4),
-			gone AS (
-				DELETE FROM operations o USING batch b WHERE o.id = b.id AND $5 <= (
-					SELECT count(*) FROM (SELECT FROM operations y WHERE y.node_id = b.node_id AND (y.created_at, y.id) > (b.created_at, b.id)
-						ORDER BY y.created_at DESC, y.id DESC LIMIT $5) younger))
-			SELECT ended_at, id FROM batch ORDER BY ended_at, id`, AuditRetention, after, id, forgetBatch, keptOperations)
-		if err != nil {
-			return fmt.Errorf("forget old operations: %w", err)
-		}
-		n := 0
-		if _, err := pgx.ForEachRow(rows, []any{&after, &id}, func() error { n++; return nil }); err != nil {
-			return fmt.Errorf("forget old operations: %w", err)
-		}
-		if n < forgetBatch {
-			return nil
-		}
-	}
-}
-
-const (
-	// keptOperations are the last operations of a node that are always kept.
-	keptOperations = 20
-	forgetBatch    = 500
-)

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,24 +9,6 @@ import (
 
 	"github.com/bettercompute/compute/fleet"
 )
-
-// ForgetOld removes what has served its time: idempotency keys after a day,
-// heartbeats and gateways of processes long gone, partitions of events after 90 days and of
-// the audit after 400, as operations and step samples. Erase records stay. What
-// cannot be removed now keeps nothing else from being removed.
-func (s *Store) ForgetOld(ctx context.Context) error {
-	var failed []error
-	for doing, sql := range map[string]string{
-		"forget old idempotency keys": `DELETE FROM idempotency_keys WHERE created_at < now() - interval '24 hours'`,
-		"forget old step samples":     `DELETE FROM step_samples WHERE at < now() - interval '400 days'`,
-		"forget gateways that ended":  `DELETE FROM gateways WHERE at < now() - interval '1 day'`,
-		"forget old heartbeats":       `DELETE FROM heartbeats WHERE at < now() - interval '1 day'`,
-	} {
-		_, err := s.pool.Exec(ctx, sql)
-		failed = append(failed, wrapDoing(err, doing))
-	}
-	return errors.Join(append(failed, s.forgetOperations(ctx), s.KeepPartitions(ctx))...)
-}
 
 // upkeepBatch bounds how many nodes one round of upkeep touches, each in a
 // transaction of its own.
