@@ -58,6 +58,18 @@ func (r *reader) cpus() []fleet.CPU {
 		out = append(out, *c)
 	}
 	slices.SortFunc(out, func(a, b fleet.CPU) int { return strings.Compare(a.Slot, b.Slot) })
+	if len(out) == 0 {
+		r.miss("processors: proc/cpuinfo names none")
+		return nil
+	}
+	for _, c := range out {
+		if c.Model == "" {
+			r.miss("processor %s: the kernel names no model", c.Slot)
+		}
+		if c.Cores == 0 {
+			r.miss("processor %s: the kernel tells no number of cores", c.Slot)
+		}
+	}
 	return out
 }
 

@@ -33,7 +33,16 @@ func (r *reader) disks() []fleet.Disk {
 		if d.Serial == "" && !d.Removable {
 			r.miss("disk %s: no serial can be read", d.Path)
 		}
+		if d.SizeBytes == 0 && !d.Removable {
+			r.miss("disk %s: no size can be read", d.Path)
+		}
+		if d.Type == "" && !d.Removable {
+			r.miss("disk %s: whether it is a hard disk cannot be read", d.Path)
+		}
 		out = append(out, d)
+	}
+	if len(out) == 0 {
+		r.miss("disks: the kernel shows none")
 	}
 	return out
 }

@@ -52,15 +52,28 @@ func (r *reader) miss(format string, args ...any) {
 	r.missing = append(r.missing, fmt.Sprintf(format, args...))
 }
 
+// dmiPath is where the kernel shows what the firmware says of the machine; a
+// container or a small VM has none.
+const dmiPath = "sys/class/dmi/id"
+
+// dmi is a fact of the firmware's, "" and said to be missing where there is none.
+func (r *reader) dmi(what, file string) string {
+	v := r.text(dmiPath, file)
+	if v == "" {
+		r.miss("%s: %s/%s cannot be read", what, dmiPath, file)
+	}
+	return v
+}
+
 // Hardware is who the machine is.
 func (h *Host) Hardware(context.Context) (fleet.Hardware, error) {
 	r := &reader{root: h.Root}
-	hw := fleet.Hardware{UUID: r.text("sys/class/dmi/id/product_uuid"), Serial: r.serial(), Vendor: r.text("sys/class/dmi/id/sys_vendor")}
+	hw := fleet.Hardware{UUID: r.text(dmiPath, "product_uuid"), Serial: r.serial(), Vendor: r.text(dmiPath, "sys_vendor")}
 	for _, n := range r.nics() {
 		hw.MACs = append(hw.MACs, n.MAC)
 	}
 	if hw.UUID == "" {
-		return hw, errors.New("the system UUID cannot be read (sys/class/dmi/id/product_uuid)")
+		return hw, errors.New("the system UUID cannot be read (" + dmiPath + "/product_uuid)")
 	}
 	return hw, nil
 }
@@ -68,10 +81,10 @@ func (h *Host) Hardware(context.Context) (fleet.Hardware, error) {
 // Inventory reads the hardware.
 func (h *Host) Inventory(ctx context.Context) (fleet.Inventory, error) {
 	r := &reader{root: h.Root}
-	inv := fleet.Inventory{Vendor: r.text("sys/class/dmi/id/sys_vendor"), Model: r.text("sys/class/dmi/id/product_name"), Serial: r.serial(),
-		UUID: r.text("sys/class/dmi/id/product_uuid"), BIOSVersion: r.text("sys/class/dmi/id/bios_version")}
-	if inv.UUID == "" {
-		r.miss("system UUID: sys/class/dmi/id/product_uuid cannot be read")
+	inv := fleet.Inventory{Vendor: r.dmi("vendor", "sys_vendor"), Model: r.dmi("model", "product_name"), Serial: r.serial(),
+		UUID: r.dmi("system UUID", "product_uuid"), BIOSVersion: r.dmi("BIOS version", "bios_version")}
+	if inv.Serial == "" {
+		r.miss("serial: the firmware names none (" + dmiPath + "/product_serial)")
 	}
 	inv.CPUs = r.cpus()
 	inv.DIMMs = r.dimms()
@@ -90,7 +103,7 @@ func (h *Host) Inventory(ctx context.Context) (fleet.Inventory, error) {
 // serial is the system's serial, unless it is one of the words that makers leave
 // there.
 func (r *reader) serial() string {
-	s := r.text("sys/class/dmi/id/product_serial")
+	s := r.text(dmiPath, "product_serial")
 	switch strings.ToLower(s) {
 	case "none", "not specified", "to be filled by o.e.m.", "default string", "system serial number", "0123456789", "n/a", "unknown":
 		return ""
@@ -98,13 +111,20 @@ func (r *reader) serial() string {
 	return s
 }
 
+// tpm is nil where the kernel cannot tell whether there is one.
 func (r *reader) tpm() *fleet.TPM {
+	if _, err := os.Stat(filepath.Join(r.root, "sys/class/tpm")); err != nil {
+		r.miss("TPM: sys/class/tpm cannot be read")
+		return nil
+	}
 	if _, err := os.Stat(filepath.Join(r.root, "sys/class/tpm/tpm0")); err != nil {
 		return &fleet.TPM{}
 	}
 	t := &fleet.TPM{Present: true}
 	if v := r.text("sys/class/tpm/tpm0/tpm_version_major"); v != "" {
 		t.Version = v + ".0"
+	} else {
+		r.miss("TPM: its version cannot be read")
 	}
 	return t
 }
@@ -122,6 +142,8 @@ func (r *reader) firmware(bios string) []fleet.Component {
 		name := filepath.Base(dir)
 		if v := r.text("sys/class/nvme", name, "firmware_rev"); v != "" {
 			out = append(out, fleet.Component{Name: name, Version: v})
+		} else {
+			r.miss("firmware of %s: its version cannot be read", name)
 		}
 	}
 	return out

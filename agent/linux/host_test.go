@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,18 +108,103 @@ func TestInventory(t *testing.T) {
 	}
 }
 
-// What cannot be read is said, and nothing is made up.
+// What cannot be read is said, source by source, and nothing is made up: in a
+// container or a VM there is no DMI, TPM, GPU or disk. In a full machine each
+// line has its source; taken away, it is said, and everything else is read as
+// before.
+func TestInventorySaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	const gpu, disk, nic = "sys/bus/pci/devices/0000:18:00.0", "sys/block/sda", "sys/class/net/eth0"
+	for name, c := range map[string]struct {
+		gone []string // files or folders
+		put  map[string]string
+		says []string // the lines that are new, in any order; prefixes
+	}{
+		"vendor":           {gone: []string{"sys/class/dmi/id/sys_vendor"}, says: []string{"vendor:"}},
+		"model":            {gone: []string{"sys/class/dmi/id/product_name"}, says: []string{"model:"}},
+		"serial":           {gone: []string{"sys/class/dmi/id/product_serial"}, says: []string{"serial:"}},
+		"a word as serial": {put: map[string]string{"sys/class/dmi/id/product_serial": "To Be Filled By O.E.M.\n"}, says: []string{"serial:"}},
+		"system UUID":      {gone: []string{"sys/class/dmi/id/product_uuid"}, says: []string{"system UUID:"}},
+		"BIOS version":     {gone: []string{"sys/class/dmi/id/bios_version"}, says: []string{"BIOS version:"}},
+		"no DMI":           {gone: []string{"sys/class/dmi"}, says: []string{"vendor:", "model:", "serial:", "system UUID:", "BIOS version:"}},
+		"processors":       {gone: []string{"proc/cpuinfo"}, says: []string{"processors: proc/cpuinfo cannot"}},
+		"no processor":     {put: map[string]string{"proc/cpuinfo": "\n"}, says: []string{"processors: proc/cpuinfo names"}},
+		"processor's facts": {put: map[string]string{"proc/cpuinfo": "processor : 0\nBogoMIPS : 50\n\n"},
+			says: []string{"processor CPU0: the kernel names no model", "processor CPU0: the kernel tells no number of cores"}},
+		"memory modules":  {gone: []string{"sys/firmware/dmi"}, put: map[string]string{"proc/meminfo": "MemTotal:  1024 kB\n"}, says: []string{"memory modules: only"}},
+		"memory":          {gone: []string{"sys/firmware/dmi"}, says: []string{"memory: neither"}},
+		"disks":           {gone: []string{"sys/block"}, says: []string{"disks: sys/block cannot"}},
+		"no disk":         {gone: []string{disk, "sys/block/sdb", "sys/block/nvme0n1"}, says: []string{"disks: the kernel shows none"}},
+		"disk's serial":   {gone: []string{disk + "/device/vpd_pg80"}, says: []string{"disk /dev/sda: no serial"}},
+		"disk's size":     {gone: []string{disk + "/size"}, says: []string{"disk /dev/sda: no size"}},
+		"disk's type":     {gone: []string{disk + "/queue/rotational"}, says: []string{"disk /dev/sda: whether"}},
+		"disk's firmware": {put: map[string]string{"sys/class/nvme/nvme0/model": "PM1733\n"}, says: []string{"firmware of nvme0:"}},
+		"ports":           {gone: []string{"sys/class/net"}, says: []string{"network ports: sys/class/net cannot"}},
+		"no port":         {gone: []string{nic, "sys/class/net/eth1"}, says: []string{"network ports: the kernel shows none"}},
+		"port's address":  {gone: []string{nic + "/address"}, says: []string{"network port eth0:"}},
+		"PCI":             {gone: []string{"sys/bus"}, says: []string{"GPUs and PCI devices:"}},
+		"PCI device":      {gone: []string{"sys/bus/pci/devices/0000:02:00.0/class"}, says: []string{"PCI device 0000:02:00.0:"}},
+		"GPU's identity":  {gone: []string{"proc/driver"}, says: []string{"GPU 0000:18:00.0:"}},
+		"no GPU":          {gone: []string{gpu}},
+		"TPM":             {gone: []string{"sys/class/tpm"}, says: []string{"TPM: sys/class/tpm cannot"}},
+		"TPM's version":   {gone: []string{"sys/class/tpm/tpm0/tpm_version_major"}, says: []string{"TPM: its version"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			full, err := machine(t, nil).Inventory(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := machine(t, c.put)
+			for _, g := range c.gone {
+				if err := os.RemoveAll(filepath.Join(h.Root, g)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := h.Inventory(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			added := slices.DeleteFunc(slices.Clone(got.Missing), func(line string) bool { return slices.Contains(full.Missing, line) })
+			if len(added) != len(c.says) || len(got.Missing) != len(full.Missing)+len(c.says) {
+				t.Errorf("says %q, want %q", added, c.says)
+			}
+			for _, want := range c.says {
+				if !slices.ContainsFunc(added, func(line string) bool { return strings.HasPrefix(line, want) }) {
+					t.Errorf("%q does not say %q", added, want)
+				}
+			}
+		})
+	}
+}
+
+// A host of which nothing can be read has an inventory, which says so of every
+// source, and joins: by its key alone.
 func TestInventoryOfNothing(t *testing.T) {
 	t.Parallel()
-	inv, err := (&linux.Host{Root: t.TempDir()}).Inventory(t.Context())
+	h := &linux.Host{Root: t.TempDir()}
+	inv, err := h.Inventory(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(inv.Missing) < 7 || inv.MemoryMiB != 0 || inv.CPUs != nil || inv.Disks != nil || inv.Health != "" {
-		t.Errorf("inventory = %+v", inv)
+	for _, source := range []string{"vendor", "model", "serial", "system UUID", "BIOS version", "processors", "memory", "disks", "network ports", "GPUs and PCI devices", "TPM", "BMC address", "health"} {
+		if n := len(slices.DeleteFunc(slices.Clone(inv.Missing), func(line string) bool { return !strings.HasPrefix(line, source+":") })); n != 1 {
+			t.Errorf("%s is said to be missing %d times: %q", source, n, inv.Missing)
+		}
 	}
-	if _, err := (&linux.Host{Root: t.TempDir()}).Hardware(t.Context()); err == nil {
+	if diff := cmp.Diff(fleet.Inventory{Missing: inv.Missing}, inv); diff != "" {
+		t.Errorf("made up (-want +got):\n%s", diff)
+	}
+	hw, err := h.Hardware(t.Context())
+	if err == nil {
 		t.Error("a machine without a UUID does not say so")
+	}
+	if diff := cmp.Diff(fleet.Hardware{}, hw); diff != "" {
+		t.Errorf("made up (-want +got):\n%s", diff)
+	}
+	facts, err := h.Acceptance(t.Context())
+	if err != nil || facts.Kernel != "" || len(facts.Drivers) > 0 {
+		t.Errorf("acceptance = %+v, %v", facts, err)
 	}
 }
 

@@ -26,6 +26,9 @@ func (r *reader) nics() []fleet.NIC {
 		if mac := r.text(dir, "bonding_slave/perm_hwaddr"); mac != "" {
 			n.MAC = strings.ToLower(mac)
 		}
+		if n.MAC == "" {
+			r.miss("network port %s: no address can be read", n.Name)
+		}
 		// Both files refuse to be read while the port is down.
 		if speed, err := strconv.Atoi(r.text(dir, "speed")); err == nil && speed > 0 {
 			n.SpeedMbps = speed
@@ -38,6 +41,9 @@ func (r *reader) nics() []fleet.NIC {
 			n.LinkUp = &up
 		}
 		out = append(out, n)
+	}
+	if len(out) == 0 {
+		r.miss("network ports: the kernel shows none of a device")
 	}
 	return out
 }

@@ -36,13 +36,16 @@ var gpuModels = map[string]string{
 func (r *reader) pci() (gpus, others []fleet.Device) {
 	entries, err := os.ReadDir(filepath.Join(r.root, "sys/bus/pci/devices"))
 	if err != nil {
-		r.miss("PCI devices: sys/bus/pci/devices cannot be read")
+		r.miss("GPUs and PCI devices: sys/bus/pci/devices cannot be read")
 		return nil, nil
 	}
 	names := r.pciNames()
 	for _, e := range entries {
 		dir := filepath.Join("sys/bus/pci/devices", e.Name())
 		class, vendor := r.text(dir, "class"), r.text(dir, "vendor")
+		if class == "" || vendor == "" {
+			r.miss("PCI device %s: what it is cannot be read", e.Name())
+		}
 		if strings.HasPrefix(class, classBridge) {
 			continue
 		}
@@ -57,6 +60,9 @@ func (r *reader) pci() (gpus, others []fleet.Device) {
 		if isGPU(class, vendor) {
 			d.Kind, d.Vendor = "gpu", gpuVendors[vendor]
 			r.nvidia(&d)
+			if d.UUID == "" {
+				r.miss("GPU %s: neither serial nor UUID can be read; the kernel's driver, where it is loaded, tells none", d.PCIAddress)
+			}
 			gpus = append(gpus, d)
 			continue
 		}
