@@ -23,9 +23,9 @@ import (
 // processes, however its calls race.
 func TestSSHCertRate(t *testing.T) {
 	t.Parallel()
-	const most, calls = 3, 12
-	r := newSSHRig(t, api.SSHOptions{PerHour: most})
-	_, second := r.serveWith(api.Options{CallsPerSecond: 1e6, SSH: api.SSHOptions{CA: r.ca, PerHour: most}})
+	const most, calls = 20, 40 // 20 by default
+	r := newSSHRig(t, api.SSHOptions{})
+	_, second := r.serveWith(api.Options{CallsPerSecond: 1e6, SSH: api.SSHOptions{CA: r.ca}})
 	other := r.enrolled("127.0.0.32", fleet.Adopted).ID
 	// Refused calls do not count.
 	for range most + 1 {

@@ -217,6 +217,10 @@ func keysToRefuse(t *testing.T, good string) map[string]string {
 		}
 		return kind + " " + base64.StdEncoding.EncodeToString(blob)
 	}
+	p521, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
 	body := strings.Fields(good)[1]
 	point := make([]byte, 32)
 	identity := append([]byte{1}, point[1:]...)
@@ -226,12 +230,24 @@ func keysToRefuse(t *testing.T, good string) map[string]string {
 		"nothing":                      "",
 		"RSA":                          line(sshKey(t, &weak.PublicKey)),
 		"P-384":                        line(sshKey(t, &p384.PublicKey)),
+		"P-521":                        line(sshKey(t, &p521.PublicKey)),
+		"DSA":                          wire("ssh-dss", []byte{1}, []byte{1}, []byte{1}, []byte{1}),
 		"a security key":               wire("sk-ssh-ed25519@openssh.com", point, []byte("ssh:")),
+		"a security key, P-256":        wire("sk-ecdsa-sha2-nistp256@openssh.com", []byte("nistp256"), append([]byte{4}, make([]byte, 64)...), []byte("ssh:")),
+		"a security key by Ed25519":    "ssh-ed25519 " + strings.Fields(wire("sk-ssh-ed25519@openssh.com", point, []byte("ssh:")))[1],
 		"options":                      `command="id" ` + good,
 		"an option before it":          "no-pty " + good,
 		"a second line":                good + "\n" + good,
 		"a line break at the end":      good + "\n",
 		"a carriage return":            good + "\r",
+		"CR LF":                        good + "\r\n",
+		"a NUL":                        good + "\x00",
+		"a NUL in its comment":         good + " a\x00b",
+		"a form feed":                  good + " a\f",
+		"a line separator":             good + " a\u2028b",
+		"a paragraph separator":        good + " a\u2029b",
+		"a delete":                     good + " a\x7f",
+		"a line break in its base64":   "ssh-ed25519 " + body[:20] + "\n" + body[20:],
 		"a line break in its comment":  good + " a\nssh-rsa AAAA",
 		"a NEL in its comment":         good + " a\u0085cert-authority",
 		"a tab":                        strings.Replace(good, " ", "\t", 1),
@@ -256,7 +272,11 @@ func keysToRefuse(t *testing.T, good string) map[string]string {
 func TestSSHKeysRefused(t *testing.T) {
 	t.Parallel()
 	r := newSSHRig(t, api.SSHOptions{})
-	for name, key := range keysToRefuse(t, r.key) {
+	keys := keysToRefuse(t, r.key)
+	issued := r.issue().Certificate
+	keys["a certificate"], keys["a certificate by its key's type"] = issued, "ssh-ed25519 "+strings.Fields(issued)[1]
+	r.exec(`DELETE FROM ssh_certs`)
+	for name, key := range keys {
 		p := r.call("oncall", "nodes/issueSshCert", r.ask("publicKey", key), nil)
 		if p == nil || p.Code != fleet.CodeInvalidInput || len(p.Fields) != 1 || p.Fields[0].Field != "publicKey" {
 			t.Errorf("%s: %+v, want INVALID_INPUT of publicKey", name, p)

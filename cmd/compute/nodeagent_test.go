@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -208,6 +209,58 @@ func TestAdoptThisHost(t *testing.T) {
 		t.Error("after its node was deleted the machine became it again")
 	}
 	j.until("in session as a new node", j.inSession(1, 1))
+	id = j.status().NodeID
+	j.user.run("nodeagent", "leave", "--state", j.state, "--ssh-dir", j.sshDir)
+	j.user.run("computectl", "nodes", "cordon", id)
+	j.user.run("computectl", "nodes", "delete", id)
+	j.logsIn()
+}
+
+// logsIn runs the last commands of docs/break-glass-access.md as they stand there:
+// this machine joins, is logged in to with a certificate, and leaves.
+func (j *joiner) logsIn() {
+	j.t.Helper()
+	text, err := os.ReadFile("../../docs/break-glass-access.md")
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	blocks := codeBlock.FindAllStringSubmatch(string(text), -1)
+	// sshd's strict modes refuse files below a folder that everybody can write to.
+	home, err := os.UserHomeDir()
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(home, ".break-glass-of-a-test-")
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	port := listenRig(j.t)
+	_, number, err := net.SplitHostPort(port.Addr().String())
+	if err == nil {
+		err = port.Close()
+	}
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	j.t.Cleanup(func() {
+		if pid, err := os.ReadFile(filepath.Join(dir, "sshd.pid")); err == nil {
+			_ = exec.Command("kill", strings.TrimSpace(string(pid))).Run() //nolint:noctx // at once; it may have ended
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			j.t.Error(err)
+		}
+	})
+	script := strings.NewReplacer(". .dev/env\n", "", ".dev/", j.stack.state+"/", "$HOME/break-glass", dir, "2222", number,
+		"accept-new", "no -o UserKnownHostsFile=/dev/null", "rm -r $D", "ls -A $D/sshd_config.d $D/agent; rm -r $D").Replace(blocks[len(blocks)-1][2])
+	out := j.shell(j.t.TempDir(), "trap 'kill $(jobs -p) 2> /dev/null || true' EXIT\n"+script)
+	for _, want := range []string{"good until", "\nroot\n"} {
+		if !strings.Contains(out, want) {
+			j.t.Errorf("the document's commands say nothing of %q:\n%s", want, out)
+		}
+	}
+	if _, left, ok := strings.Cut(out, "sshd_config.d:\n"); !ok || strings.Contains(left, "better-compute.conf") || strings.Contains(left, "identity.json") {
+		j.t.Errorf("left on the host:\n%s", out)
+	}
 }
 
 func conditionOf(n fleet.Node, kind string) fleet.ConditionStatus {
