@@ -45,8 +45,9 @@ func (a *app) print(answer json.RawMessage) error {
 
 // columns are shown of listed items, those that any item has. What can be long
 // comes last: it pushes nothing off the screen.
-var columns = []string{"id", "serial", "principal", "issuedBy", "validBefore", "name", "at", "type", "method", "identity", "role", "state", "failedFrom", "provisionState", "power", "verb", "step", "nodeId", "operation",
-	"cordoned", "noScheduleReasons", "poolId", "siteId", "gpuModel", "gpus", "used", "holder", "from", "to", "admits", "outcome", "revokedBy", "revokeReason", "reason", "actor", "version", "createdAt", "endedAt", "expiresAt", "data", "waitingFor", "cause"}
+var columns = []string{"id", "serial", "principal", "issuedBy", "validBefore", "name", "at", "type", "method", "identity", "role", "on", "state", "failedFrom", "provisionState", "power", "verb", "step", "nodeId", "operation",
+	"cordoned", "paused", "noScheduleReasons", "poolId", "siteId", "reservationId", "gpuModel", "gpus", "used", "queue", "holder", "from", "to", "uses", "maxUses", "admits", "outcome", "revokedBy", "revokeReason", "reason", "actor", "version",
+	"createdAt", "endedAt", "expiresAt", "revokedAt", "createdBy", "grantedBy", "requestedBy", "requestId", "data", "waitingFor", "cause"}
 
 // column is what a listed item shows in a column: its member of that name, or
 // what a person on call looks for deeper in it.
@@ -70,10 +71,6 @@ func column(row map[string]any, name string) any {
 		return first(member("operations", "provision"), member("operations", "drain"))
 	case "step":
 		return first(member("error", "step"), runningStep(row["steps"]))
-	case "data":
-		if data, ok := row[name].(map[string]any); ok {
-			return pairs(data)
-		}
 	case "waitingFor":
 		return member("waitingFor", "what")
 	case "cause":
@@ -154,11 +151,7 @@ func cell(v any) string {
 		}
 		return strings.Join(parts, ",")
 	case map[string]any:
-		b, err := json.Marshal(v)
-		if err != nil {
-			return fmt.Sprint(v)
-		}
-		return string(b)
+		return pairs(v)
 	default:
 		return fmt.Sprint(v)
 	}
