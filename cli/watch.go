@@ -161,12 +161,20 @@ func (p *stepPrinter) show(op fleet.Operation) {
 		if s.State == fleet.StepPending {
 			continue
 		}
+		if s.State == fleet.StepFailed && op.State != fleet.OpFailed && op.EndedAt == nil {
+			p.once("step "+s.Name, fmt.Sprintf("  again    %s: it had failed: %s", s.Name, s.Detail))
+			continue // it is being retried
+		}
 		line := fmt.Sprintf("  %-8s %s", s.State, s.Name)
 		if s.Detail != "" {
 			line += ": " + s.Detail
 		}
 		if s.StartedAt != nil && s.EndedAt != nil {
-			line += fmt.Sprintf(" (%s)", s.EndedAt.Sub(s.StartedAt.Time).Round(100*time.Millisecond))
+			took := s.EndedAt.Sub(s.StartedAt.Time).Round(100 * time.Millisecond).String()
+			if s.Attempts > 1 {
+				took += fmt.Sprintf(" since attempt 1 of %d", s.Attempts)
+			}
+			line += " (" + took + ")"
 		}
 		p.once("step "+s.Name, line)
 	}

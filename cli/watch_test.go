@@ -114,6 +114,8 @@ func TestWatch(t *testing.T) {
 	}{
 		"succeeds": {[]string{anOperation("running", "running", "", ""), away, anOperation("running", "running", "asked", ""), anOperation("succeeded", "done", "off", ended)},
 			nil, 0, []string{"running  switch-off\n", "running  switch-off: asked", "done     switch-off: off", "commission succeeded in 1m0s"}, []string{"the database does not answer", "asking again"}},
+		"retried": {[]string{anOperation("running", "failed", "the machine is still on", ""), anOperation("succeeded", "done", "off", ended)},
+			nil, 0, []string{"again    switch-off: it had failed: the machine is still on", "done     switch-off: off"}, nil},
 		"parks": {[]string{failed}, nil, cli.ExitFailed, []string{"failed   switch-off"}, nil},
 		"as JSON": {[]string{anOperation("running", "running", "asked", ""), anOperation("succeeded", "done", "off", ended)},
 			[]string{"-o", "json"}, 0, nil, []string{"switch-off: asked"}},

@@ -68,7 +68,7 @@ func (r *run) await(ctx workflow.Context, w waiting) (activities.WatchOut, error
 	at := r.resumed(w)
 	c := clock{elapsed: at.Elapsed}
 	shown := false
-	r.progress.Waiting = w.show.Actor + ": " + w.show.What
+	r.waits(ctx, w.show.Actor+": "+w.show.What)
 	for {
 		seen := r.mail.nudges
 		in := activities.WatchIn{OperationID: r.in.OperationID, Step: r.mem.Step, What: w.what, CommandID: w.commandID}

@@ -99,7 +99,7 @@ func (r *run) confirmBoot(ctx workflow.Context) (string, error) {
 		if limit := r.job.Waits.CallIn; c.elapsed >= limit {
 			return "", activities.NewReason(string(activities.KindTimeout), "after %s the machine is %s and its boot override is %s", limit, out.Power, pending(out.Consumed))
 		}
-		r.progress.Waiting = "machine: it boots"
+		r.waits(ctx, "machine: it boots")
 		if err := workflow.Sleep(ctx, waiting{limit: r.job.Waits.CallIn}.poll(c.elapsed, 0)); err != nil {
 			return "", err
 		}

@@ -29,7 +29,7 @@ func awaitFree(ctx workflow.Context, r *run) (string, error) {
 		if r.mayContinue(ctx) {
 			return "", errContinue
 		}
-		r.progress.Waiting = w.Actor + ": " + w.What
+		r.waits(ctx, w.Actor+": "+w.What)
 		if _, err := workflow.AwaitWithTimeout(ctx, drainPoll, func() bool { return r.mail.nudges != seen }); err != nil {
 			return "", err
 		}

@@ -76,6 +76,7 @@ func (r *run) fail(ctx workflow.Context, failed string, reason activities.Reason
 func (r *run) park(ctx workflow.Context) (bool, Outcome, error) {
 	r.parking = true
 	for {
+		r.tell(ctx)
 		came, err := workflow.AwaitWithTimeout(ctx, parkedRun, func() bool {
 			return r.mail.retry != nil || r.mail.abort != nil || r.mail.end != nil
 		})

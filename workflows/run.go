@@ -60,13 +60,21 @@ var errContinue = errors.New("continue as new")
 // it, to its end.
 func operate(ctx workflow.Context, in Input) (Outcome, error) {
 	r := &run{in: in}
+	out, err := r.operate(ctx)
+	r.tellEnd(ctx, out, err)
+	return out, err
+}
+
+func (r *run) operate(ctx workflow.Context) (Outcome, error) {
+	in := r.in
 	if in.Carried != nil {
 		r.mem = *in.Carried
 		r.parking = r.mem.Parked != nil
 	}
 	r.engine = engineOf(ctx)
 	r.listen(ctx)
-	if err := workflow.SetQueryHandler(ctx, fleet.QueryProgress, r.show); err != nil {
+	if err := workflow.SetQueryHandlerWithOptions(ctx, fleet.QueryProgress, r.show, workflow.QueryHandlerOptions{
+		Description: "Steps, what is waited for, and why the operation is parked."}); err != nil {
 		return Outcome{}, err
 	}
 	if err := r.begin(ctx); err != nil {

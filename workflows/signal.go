@@ -42,7 +42,8 @@ func (r *run) listen(ctx workflow.Context) {
 		ctx, _ = workflow.NewDisconnectedContext(ctx)
 		s := workflow.NewSelector(ctx)
 		for _, name := range signalNames {
-			s.AddReceive(workflow.GetSignalChannel(ctx, name), func(c workflow.ReceiveChannel, _ bool) {
+			from := workflow.GetSignalChannelWithOptions(ctx, name, workflow.SignalChannelOptions{Description: signalDescriptions[name]})
+			s.AddReceive(from, func(c workflow.ReceiveChannel, _ bool) {
 				var raw converter.RawValue
 				c.Receive(ctx, &raw)
 				r.take(ctx, name, raw)

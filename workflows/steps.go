@@ -96,7 +96,7 @@ func (r *run) start(ctx workflow.Context, s step) error {
 		r.ended, r.mem.Planned = nil, true
 		in.Plan, in.Ended = nil, nil
 		if out.Started {
-			r.progress.Waiting = ""
+			r.waits(ctx, "")
 			return nil
 		}
 		if wait, err = r.standBy(ctx, out.Wait, wait); err != nil {
@@ -119,7 +119,7 @@ func (r *run) standBy(ctx workflow.Context, p activities.SafePoint, before time.
 		return 0, errContinue
 	}
 	if p.WaitingFor != nil {
-		r.progress.Waiting = p.WaitingFor.Actor + ": " + p.WaitingFor.What
+		r.waits(ctx, p.WaitingFor.Actor+": "+p.WaitingFor.What)
 	}
 	wait := p.Again
 	if wait <= 0 {
