@@ -24,8 +24,11 @@ func TestInsist(t *testing.T) {
 		"granted":            {func(int, time.Duration) error { return nil }, nil},
 		"away for an hour":   {func(_ int, since time.Duration) error { return until(since, time.Hour, away) }, nil},
 		"frozen for an hour": {func(_ int, since time.Duration) error { return until(since, time.Hour, hangs) }, nil},
-		"refused at first":   {func(asked int, _ time.Duration) error { return until(time.Duration(asked), 5, refused) }, nil},
-		"refused for good":   {func(int, time.Duration) error { return refused }, refused},
+		"no namespace for an hour": {func(_ int, since time.Duration) error {
+			return until(since, time.Hour, serviceerror.NewNamespaceNotFound("prod"))
+		}, nil},
+		"refused at first": {func(asked int, _ time.Duration) error { return until(time.Duration(asked), 5, refused) }, nil},
+		"refused for good": {func(int, time.Duration) error { return refused }, refused},
 		"away, then refused at first": {func(_ int, since time.Duration) error {
 			return errors.Join(until(since, time.Hour, away), until(since, time.Hour+time.Second, refused))
 		}, nil},
@@ -34,7 +37,7 @@ func TestInsist(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				began, asked := time.Now(), 0
-				err := insist(t.Context(), slog.New(slog.DiscardHandler), func(ctx context.Context) error {
+				err := insist(t.Context(), &State{Log: slog.New(slog.DiscardHandler)}, func(ctx context.Context) error {
 					asked++
 					err := c.answers(asked, time.Since(began))
 					if errors.Is(err, hangs) {

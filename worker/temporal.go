@@ -29,6 +29,8 @@ const MinRetention = 30 * 24 * time.Hour
 type Connection struct {
 	Address, Namespace string
 	Log                *slog.Logger
+	// State is told of the wait for Temporal; nil is one of Log.
+	State *State
 	// Traced carries traces into workflows and activities.
 	Traced bool
 }
@@ -60,33 +62,33 @@ func Connect(ctx context.Context, c Connection) (client.Client, string, error) {
 		}
 		opts.Interceptors = append(opts.Interceptors, tracing)
 	}
+	if c.State == nil {
+		c.State = &State{Log: c.Log}
+	}
 	for {
 		cl, err := client.DialContext(ctx, opts)
 		if err == nil {
 			return cl, opts.Namespace, nil
 		}
-		c.Log.WarnContext(ctx, "Temporal does not answer; trying again", "address", opts.HostPort, "error", err)
-		select {
-		case <-ctx.Done():
+		c.State.Waits(ctx, "Temporal at "+opts.HostPort+" does not answer", err)
+		if !sleep(ctx, reconnectEvery) {
 			return nil, "", fmt.Errorf("connect to Temporal at %s: %w", opts.HostPort, err)
-		case <-time.After(reconnectEvery):
 		}
 	}
 }
 
 // CheckRetention fails when the namespace forgets closed workflows too soon. A
-// Temporal that does not answer is waited for.
-func CheckRetention(ctx context.Context, c client.Client, namespace string, log *slog.Logger) error {
+// Temporal that does not answer and a namespace that is not there yet are waited
+// for.
+func CheckRetention(ctx context.Context, c client.Client, namespace string, state *State) error {
 	var resp *workflowservice.DescribeNamespaceResponse
-	for {
+	err := insist(ctx, state, func(ctx context.Context) error {
 		var err error
-		if resp, err = c.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: namespace}); err == nil {
-			break
-		}
-		if !temporalAway(err) || !sleep(ctx, reconnectEvery) {
-			return fmt.Errorf("read the retention of namespace %s: %w", namespace, err)
-		}
-		log.WarnContext(ctx, "Temporal does not answer; trying again", "error", err)
+		resp, err = c.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: namespace})
+		return err //nolint:wrapcheck // wrapped below
+	})
+	if err != nil {
+		return fmt.Errorf("read the retention of namespace %s: %w", namespace, err)
 	}
 	if kept := resp.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration(); kept < MinRetention {
 		return fmt.Errorf("namespace %s keeps closed workflows for %s; %s at least are needed: temporal operator namespace update --retention 720h %s",
@@ -100,6 +102,19 @@ func temporalAway(err error) bool {
 	var unavailable *serviceerror.Unavailable
 	var late *serviceerror.DeadlineExceeded
 	return errors.As(err, &unavailable) || errors.As(err, &late) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// waitReason says in words for a person what is waited for when Temporal answers
+// with an error, "" for a refusal that waiting does not mend.
+func waitReason(err error) string {
+	var missing *serviceerror.NamespaceNotFound
+	switch {
+	case errors.As(err, &missing):
+		return fmt.Sprintf("Temporal has no namespace %s: temporal operator namespace create --retention 720h %s makes it", missing.Namespace, missing.Namespace)
+	case temporalAway(err):
+		return "Temporal does not answer"
+	}
+	return ""
 }
 
 // BuildID names this build to Temporal's worker versioning: a hash of the

@@ -36,6 +36,8 @@ type Worker struct {
 	Namespace string
 	Gate      *gate.Gate
 	Log       *slog.Logger
+	// State is told of what the worker waits for; nil is one of Log.
+	State *State
 	// Process names this process in heartbeats.
 	Process string
 	// BuildID is the version of the workflows' code; "" runs unversioned.
@@ -56,8 +58,12 @@ type Worker struct {
 // stops.
 const stopWithin = 20 * time.Second
 
-// Run works until the context ends or Temporal refuses the worker.
+// Run works until the context ends or Temporal refuses the worker. A Temporal
+// that does not answer is waited for.
 func (w *Worker) Run(ctx context.Context) error {
+	if w.State == nil {
+		w.State = &State{Log: w.Log}
+	}
 	fatal := make(chan error, 1)
 	opts := sdk.Options{
 		WorkerStopTimeout: stopWithin, DisableRegistrationAliasing: true,
@@ -68,11 +74,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		opts.DeploymentOptions = sdk.DeploymentOptions{UseVersioning: true, DefaultVersioningBehavior: workflow.VersioningBehaviorAutoUpgrade,
 			Version: sdk.WorkerDeploymentVersion{DeploymentName: Deployment, BuildID: w.BuildID}}
 	}
-	tw := sdk.New(w.Client, w.TaskQueue, opts)
-	workflows.Register(tw, &activities.Record{Ops: w.Store, Nodes: w.Store, Machines: w.Store},
-		&activities.BMC{Gate: w.Gate, Ops: w.Store, Nodes: w.Store, Machines: w.Store}, &activities.CleanUp{SSHCerts: w.Store})
-	if err := tw.Start(); err != nil {
-		return fmt.Errorf("start the Temporal worker: %w", err)
+	tw, err := w.start(ctx, opts)
+	if err != nil {
+		return err
 	}
 	if w.MakeCurrent && w.BuildID != "" {
 		if err := w.makeCurrent(ctx); err != nil {
@@ -80,6 +84,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	w.State.works(w.check)
 	w.Log.InfoContext(ctx, "worker runs", "taskQueue", w.TaskQueue, "build", w.BuildID)
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -87,7 +92,6 @@ func (w *Worker) Run(ctx context.Context) error {
 	for _, run := range w.loops() {
 		wg.Go(func() { run(inner) })
 	}
-	var err error
 	select {
 	case <-ctx.Done():
 	case err = <-fatal:
@@ -98,6 +102,33 @@ func (w *Worker) Run(ctx context.Context) error {
 	wg.Wait()
 	w.endSessions(ctx)
 	return err
+}
+
+// start starts the SDK's worker, a new one at each attempt: one whose start
+// failed is of no more use.
+func (w *Worker) start(ctx context.Context, opts sdk.Options) (sdk.Worker, error) {
+	var tw sdk.Worker
+	err := insist(ctx, w.State, func(context.Context) error {
+		tw = sdk.New(w.Client, w.TaskQueue, opts)
+		workflows.Register(tw, &activities.Record{Ops: w.Store, Nodes: w.Store, Machines: w.Store},
+			&activities.BMC{Gate: w.Gate, Ops: w.Store, Nodes: w.Store, Machines: w.Store}, &activities.CleanUp{SSHCerts: w.Store})
+		return tw.Start() //nolint:wrapcheck // wrapped below
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start the Temporal worker: %w", err)
+	}
+	return tw, nil
+}
+
+// check says in words for a person what the worker needs and does not answer.
+func (w *Worker) check(ctx context.Context) (string, error) {
+	if _, err := store.SchemaKnown(ctx, w.Store.Pool()); err != nil {
+		return "Postgres does not answer", err //nolint:wrapcheck // logged beside the words
+	}
+	if _, err := w.Client.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
+		return "Temporal does not answer", err //nolint:wrapcheck // logged beside the words
+	}
+	return "", nil
 }
 
 // loops are what runs beside the workers.
@@ -113,7 +144,7 @@ func (w *Worker) loops() []func(context.Context) {
 // makeCurrent makes new workflow tasks go to this build. The server knows a
 // version only once its workers have polled.
 func (w *Worker) makeCurrent(ctx context.Context) error {
-	err := insist(ctx, w.Log, func(ctx context.Context) error {
+	err := insist(ctx, w.State, func(ctx context.Context) error {
 		_, err := w.Client.WorkerDeploymentClient().GetHandle(Deployment).
 			SetCurrentVersion(ctx, client.WorkerDeploymentSetCurrentVersionOptions{BuildID: w.BuildID, IgnoreMissingTaskQueues: true})
 		return err //nolint:wrapcheck // wrapped below
@@ -133,18 +164,18 @@ const (
 )
 
 // insist asks until it is granted, or Temporal refused it for a while. A Temporal
-// that does not answer is waited for.
-func insist(ctx context.Context, log *slog.Logger, ask func(ctx context.Context) error) error {
+// that does not answer and a namespace that is not there yet are waited for.
+func insist(ctx context.Context, state *State, ask func(ctx context.Context) error) error {
 	for until := time.Now().Add(refusedFor); ; {
 		once, cancel := context.WithTimeout(ctx, answerIn)
 		err := ask(once)
 		cancel()
 		pause := insistEvery
-		switch {
+		switch why := waitReason(err); {
 		case err == nil:
 			return nil
-		case temporalAway(err):
-			log.WarnContext(ctx, "Temporal does not answer; trying again", "error", err)
+		case why != "":
+			state.Waits(ctx, why, err)
 			until, pause = time.Now().Add(refusedFor), reconnectEvery
 		case time.Now().After(until):
 			return err

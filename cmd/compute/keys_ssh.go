@@ -81,7 +81,7 @@ func newKeysSSHPublicCmd() *cobra.Command {
 				return err
 			}
 			if token, ok := key.(identity.RemoteKey); ok {
-				defer token.Close()
+				defer func() { _ = token.Close() }() // the process ends
 			}
 			public, err := identity.SSHPublicKey(key.Public())
 			if err != nil {

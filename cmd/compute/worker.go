@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"time"
 
@@ -28,6 +27,8 @@ type workerConfig struct {
 	makeCurrent, unversioned, shortRetention bool
 	powerEvery, sweepEvery, inventoryEvery   time.Duration
 	readers                                  int
+	// listen is where probes are answered; empty is nowhere.
+	listen string
 }
 
 func newWorkerCmd() *cobra.Command {
@@ -37,7 +38,9 @@ func newWorkerCmd() *cobra.Command {
 		Short: "Run workflows, deliver to Temporal, sweep",
 		Long: "Runs the workers of all workflows and activities, the dispatcher and the sweeps. Any number may run.\n\n" +
 			"Workers of a new version get tasks only once it is made current (--make-current, after an upgrade with one of the\n" +
-			"new workers): from then on the old ones get none. BMCs are the only machines it talks to.",
+			"new workers): from then on the old ones get none. BMCs are the only machines it talks to.\n\n" +
+			"It waits for Postgres, its schema, Temporal and its namespace, and says in its log what for. With --listen GET /healthz\n" +
+			"and /readyz are answered there; /readyz is 503 with the cause while it waits, or while one of them does not answer.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := takeDuration(cmd, "sweep-every", "COMPUTE_SWEEP_EVERY"); err != nil {
@@ -50,6 +53,7 @@ func newWorkerCmd() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&c.temporal.Address, "temporal-address", os.Getenv("TEMPORAL_ADDRESS"), "host and port of Temporal (TEMPORAL_ADDRESS)")
 	f.StringVar(&c.temporal.Namespace, "temporal-namespace", os.Getenv("TEMPORAL_NAMESPACE"), "namespace of Temporal (TEMPORAL_NAMESPACE)")
+	f.StringVar(&c.listen, "listen", os.Getenv("COMPUTE_WORKER_LISTEN"), "address to answer /healthz and /readyz on; none when empty (COMPUTE_WORKER_LISTEN)")
 	f.BoolVar(&c.makeCurrent, "make-current", false, "give new tasks to this version of the workers")
 	f.BoolVar(&c.unversioned, "unversioned", false, "run without worker versioning, for servers that have none")
 	f.BoolVar(&c.shortRetention, "allow-short-retention", false, "run although the namespace forgets closed workflows in less than 30 days")
@@ -99,7 +103,13 @@ func runWorker(ctx context.Context, c workerConfig) error {
 	if s.Seal == nil {
 		return errors.New("no keyset is configured: set COMPUTE_KEYSET or --keyset (compute keys init makes one)")
 	}
-	if err := awaitSchema(ctx, s, log); err != nil {
+	state := &worker.State{Log: log}
+	if c.listen != "" {
+		if err := serveWorkerHealth(ctx, c.listen, state); err != nil {
+			return err
+		}
+	}
+	if err := awaitSchema(ctx, s, state); err != nil {
 		return err
 	}
 	build := ""
@@ -113,13 +123,13 @@ func runWorker(ctx context.Context, c workerConfig) error {
 		return err
 	}
 	defer stop()
-	c.temporal.Log, c.temporal.Traced = log, telemetry.Enabled()
+	c.temporal.Log, c.temporal.State, c.temporal.Traced = log, state, telemetry.Enabled()
 	client, namespace, err := worker.Connect(ctx, c.temporal)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	if err := worker.CheckRetention(ctx, client, namespace, log); err != nil {
+	if err := worker.CheckRetention(ctx, client, namespace, state); err != nil {
 		if !c.shortRetention {
 			return err
 		}
@@ -132,34 +142,42 @@ func runWorker(ctx context.Context, c workerConfig) error {
 	openBMC := func(ctx context.Context, target bmc.Target, opts bmc.Options) (bmc.Client, error) {
 		return open.Open(ctx, target, opts)
 	}
-	w := worker.Worker{Store: s, Client: client, Namespace: namespace, Log: log, Process: process, BuildID: build, MakeCurrent: c.makeCurrent,
+	w := worker.Worker{Store: s, Client: client, Namespace: namespace, Log: log, State: state, Process: process, BuildID: build, MakeCurrent: c.makeCurrent,
 		TaskQueue: workflows.TaskQueue, PowerEvery: c.powerEvery, InventoryEvery: scaled(c.inventoryEvery, c.timeScale), SweepEvery: c.sweepEvery,
 		Gate: &gate.Gate{Store: s, Holder: process, OpenBMC: openBMC, Waits: scaledWaits(c.timeScale), Log: log, Reads: c.readers,
 			IdleAfter: 2 * time.Minute}}
 	return w.Run(ctx)
 }
 
-// awaitSchema returns once Postgres answers, trying until the context ends: an
-// outage at the start is waited out like any other. A schema that this program
-// does not know ends it.
-func awaitSchema(ctx context.Context, s *store.Store, log *slog.Logger) error {
+// awaitSchema returns once Postgres answers with a schema that this program
+// knows, trying until the context ends: an outage at the start is waited out like
+// any other, and so is a migration that somebody has still to run.
+func awaitSchema(ctx context.Context, s *store.Store, state *worker.State) error {
 	for {
-		known, err := store.SchemaKnown(ctx, s.Pool())
+		known, err := schemaKnown(ctx, s)
+		why := "Postgres does not answer"
 		switch {
 		case err == nil && known:
 			return nil
 		case err == nil:
-			return errors.New("the database's schema is older than this program: run compute migrate")
-		case !store.Away(err):
-			return fmt.Errorf("the database has no schema that can be read (compute migrate makes it): %w", err)
+			why = "the database's schema is older than this program: run compute migrate"
+		case !store.Away(err) && !errors.Is(err, context.DeadlineExceeded):
+			why = "the database has no schema that can be read (compute migrate makes it)"
 		}
-		log.WarnContext(ctx, "Postgres does not answer; trying again", "error", err)
+		state.Waits(ctx, why, err)
 		select {
 		case <-ctx.Done():
-			return err
+			return ctx.Err()
 		case <-time.After(2 * time.Second):
 		}
 	}
+}
+
+// schemaKnown asks Postgres, which may hang, for a few seconds.
+func schemaKnown(ctx context.Context, s *store.Store) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return store.SchemaKnown(ctx, s.Pool())
 }
 
 // processName names this process among all there ever were.

@@ -206,7 +206,7 @@ func setPIN(t *testing.T, label, pin string) {
 	if err := m.Initialize(); err != nil {
 		t.Fatal(err)
 	}
-	defer m.Finalize()
+	defer func() { _ = m.Finalize() }() // the keys of the next tests would fail
 	slots, err := m.GetSlotList(true)
 	if err != nil {
 		t.Fatal(err)
