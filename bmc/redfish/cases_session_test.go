@@ -36,6 +36,25 @@ func (k *kept) Save(_ context.Context, uri, token string) error {
 
 func (k *kept) Keep() bool { return k.keep }
 
+// forgetful is a session store whose database goes away in the middle of a login.
+type forgetful struct{ kept }
+
+var errForgotten = errors.New("the database is away")
+
+func (*forgetful) Save(context.Context, string, string) error { return errForgotten }
+
+// TestSessionThatCannotBeKept: a session that could not be recorded is ended, and
+// that is no trouble with the BMC.
+func TestSessionThatCannotBeKept(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, found("Off"))
+	b.opts.Session = &forgetful{}
+	_, err := redfish.Open(b.ctx(), b.target(), b.opts)
+	if n := b.m.Counts(); !errors.Is(err, errForgotten) || bmc.KindOf(err) != "" || n.Logins != 1 || n.SessionsOpen != 0 {
+		t.Errorf("%v, kind %q, %d logins, %d sessions open", err, bmc.KindOf(err), n.Logins, n.SessionsOpen)
+	}
+}
+
 // TestC13SessionsAreShared: 50 operations, some failed and some cancelled, use
 // one session, and none is left when the last holder ends.
 func TestC13SessionsAreShared(t *testing.T) {

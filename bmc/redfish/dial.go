@@ -44,6 +44,13 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
+// ownError is an error of ours in the middle of a dial, such as a database that
+// is away: it says nothing of the BMC.
+type ownError struct{ err error }
+
+func (e *ownError) Error() string { return e.err.Error() }
+func (e *ownError) Unwrap() error { return e.err }
+
 func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	a := d.target.Address
 	ips, err := resolve(ctx, a.Host)
@@ -145,7 +152,7 @@ func (d *dialer) verify(cs tls.ConnectionState) error {
 	case "":
 		if d.pinned != nil {
 			if err := d.pinned(fp); err != nil {
-				return fmt.Errorf("keep the fingerprint of %s: %w", d.target.Address, err)
+				return &ownError{fmt.Errorf("keep the fingerprint of %s: %w", d.target.Address, err)}
 			}
 		}
 		d.target.TLS.Fingerprint = fp
@@ -187,11 +194,12 @@ func nothingInCommon(err error) bool {
 // handshakeError tells a connection that broke from a handshake that ended in
 // a disagreement, which no repetition mends.
 func (d *dialer) handshakeError(err error) error {
+	var own *ownError
 	var known *bmc.Error
 	var netErr net.Error
 	var cert *tls.CertificateVerificationError
 	switch {
-	case errors.As(err, &known):
+	case errors.As(err, &own), errors.As(err, &known):
 		return err
 	case errors.As(err, &cert):
 		return d.distrust(cert.Err.Error(), "give the CA in tls.ca, pin the certificate (tls.mode pin), or correct the address", err)

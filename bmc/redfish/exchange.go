@@ -162,6 +162,10 @@ func (c *Client) scaled(d time.Duration) time.Duration {
 
 // transportError says what a missing answer means.
 func (c *Client) transportError(ctx context.Context, rq request, err error) error {
+	var own *ownError
+	if errors.As(err, &own) {
+		return fmt.Errorf("%s: %w", rq.doing, own.err)
+	}
 	var known *bmc.Error
 	if errors.As(err, &known) {
 		e := *known

@@ -107,7 +107,11 @@ func (c *Client) takeSession(ctx context.Context, a *answer, doing string) error
 	}
 	c.noteMustChange(messagesOf(a.body))
 	if s := c.opts.Session; s != nil {
-		return s.Save(context.WithoutCancel(ctx), c.sessionURI, c.token)
+		if err := s.Save(context.WithoutCancel(ctx), c.sessionURI, c.token); err != nil {
+			// One that nobody knows of would take a place until it times out.
+			_ = c.deleteSession(ctx) // then it does
+			return err
+		}
 	}
 	return nil
 }
@@ -154,13 +158,23 @@ func (c *Client) endSession(ctx context.Context) error {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	uri := c.sessionURI
-	if uri != "" {
+	if err := c.deleteSession(ctx); err != nil {
+		return err
+	}
+	if s := c.opts.Session; s != nil {
+		return s.Save(ctx, "", "")
+	}
+	return nil
+}
+
+// deleteSession logs out.
+func (c *Client) deleteSession(ctx context.Context) error {
+	if uri := c.sessionURI; uri != "" {
 		if wait := c.quiet(); wait > c.waits.Request {
 			return &bmc.Error{Kind: bmc.KindBusy, Doing: "log out of " + c.name(), Cause: "the BMC asked to be left alone", RetryAfter: wait}
 		}
 		rq := request{method: http.MethodDelete, path: uri, doing: "log out of " + c.name()}
-		a, err := c.send(ctx, rq, false)
+		a, err := c.send(context.WithoutCancel(ctx), rq, false)
 		if err != nil {
 			return err
 		}
@@ -170,8 +184,5 @@ func (c *Client) endSession(ctx context.Context) error {
 		}
 	}
 	c.token, c.sessionURI = "", ""
-	if s := c.opts.Session; s != nil {
-		return s.Save(ctx, "", "")
-	}
 	return nil
 }
