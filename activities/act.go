@@ -170,8 +170,9 @@ func (a away) spent(bound time.Duration) bool {
 func (a *BMC) judge(ctx context.Context, in Act, before away, err error) error {
 	kind := bmc.KindOf(err)
 	if kind == "" && errors.Is(err, context.DeadlineExceeded) {
-		err = &bmc.Error{Kind: bmc.KindTimeout, Doing: "act on the BMC", Cause: "it did not end within " + in.Bound.String(), Err: err}
-		kind = bmc.KindTimeout
+		// The BMC's own lateness has a kind: this is Postgres, or who had the turn.
+		err = &bmc.Error{Kind: bmc.KindBusy, Doing: "act on the BMC", Cause: "it did not come to its end within " + in.Bound.String(), Err: err}
+		kind = bmc.KindBusy
 	}
 	if kind == "" || errors.Is(err, ErrLeased) {
 		activity.RecordHeartbeat(ctx, away{})

@@ -76,6 +76,7 @@ func TestAwayIsTheBMCs(t *testing.T) {
 		"forced":                        {nil, gone, true, false},
 		"forced, leased":                {nil, leased, true, true},
 		"Postgres away":                 {long, errors.New("connection refused"), false, true},
+		"Postgres answers nothing":      {nil, context.DeadlineExceeded, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,7 +94,7 @@ func TestAwayIsTheBMCs(t *testing.T) {
 			if !errors.As(err, &app) || app.NonRetryable() == c.again {
 				t.Fatalf("%v; retried %v, want %v", err, app != nil && !app.NonRetryable(), c.again)
 			}
-			if told := strings.Contains(ops.detail, "tried again"); told != (c.again && bmc.KindOf(c.err) != "") {
+			if told := strings.Contains(ops.detail, "tried again"); told != (c.again && (bmc.KindOf(c.err) != "" || errors.Is(c.err, context.DeadlineExceeded))) {
 				t.Errorf("the step says %q", ops.detail)
 			}
 			if r := ReasonOf(err); !c.again && (r.Remedy == "" || r.Remedy == busy.Remedy) {
