@@ -106,9 +106,6 @@ func (f *finder) include(pattern string, depth int, in bool) error {
 // sshd does: the keyword may be quoted, and = may stand between the two.
 func directive(line string) (keyword string, args []string) {
 	line = strings.TrimLeft(strings.TrimRight(line, " \t\r\n\f"), " \t\r=")
-	if line == "" || line[0] == '#' {
-		return "", nil
-	}
 	rest := ""
 	if quoted, ok := strings.CutPrefix(line, `"`); ok {
 		keyword, rest, _ = strings.Cut(quoted, `"`)

@@ -82,7 +82,7 @@ func TestConflictForms(t *testing.T) {
 		"TrustedUserCAKeys NONE", `TrustedUserCAKeys "none"`, `TrustedUserCAKeys n\one`, "TrustedUserCAKeys no'ne'", "TrustedUserCAKeys /x # theirs", "TrustedUserCAKeys a#b",
 		"#TrustedUserCAKeys /x", " # TrustedUserCAKeys /x", "PermitTTY yes",
 		"Include 'DIR/a.conf'", `Include "DIR/with blank.conf"`, `Include DIR/with\ blank.conf`, "Include=DIR/a.conf", "Include DIR/[!b].conf", "Include DIR/*idden.conf",
-		"Include DIR/.h*.conf", `Include "DIR/"a.conf`, `"Include" DIR/a.conf`, "Include DIR/nope/*.conf DIR/a.conf", `Include DIR/\a.conf`, "Include DIR/matching.conf\nTrustedUserCAKeys none",
+		"Include DIR/.h*.conf", `Include "DIR/"a.conf`, `"Include" DIR/a.conf`, "Include DIR/nope/*.conf DIR/a.conf", "Include DIR/nope # DIR/a.conf", "Include ../..DIR/a.conf", `Include DIR/\a.conf`, "Include DIR/matching.conf\nTrustedUserCAKeys none",
 	} {
 		line = strings.ReplaceAll(line, "DIR", s.Dir)
 		s.Write("bare", rest+line+"\n")
@@ -101,6 +101,81 @@ func TestConflictForms(t *testing.T) {
 	}
 	if found < 20 {
 		t.Errorf("sshd reads %d of the lines as a CA", found)
+	}
+}
+
+// A configuration that includes itself is refused by sshd, and ends no agent.
+func TestIncludesItself(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t, "Include sshd_config")
+	own, err := os.ReadFile(s.Config.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Write("sshd_config", strings.ReplaceAll(string(own), "Include sshd_config", "Include "+s.Config.File))
+	if conflict, err := s.Config.Apply(t.Context(), authority{t, newSigner(t)}.spec(s, nil)); err == nil || !strings.Contains(err.Error(), "sshd refuses") {
+		t.Errorf("conflict %q, error %v", conflict, err)
+	}
+}
+
+// The drop-in is tried before it is put in place: where sshd would refuse it, no
+// sshd that starts in that moment finds it.
+func TestTriedFirst(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t, "NoSuchKeyword yes")
+	s.Config.Program = s.Path("sshd")
+	s.Write("sshd", "#!/bin/sh\necho \"$@\" >> "+s.Path("runs")+"\nls "+filepath.Dir(s.Config.DropIn)+" >> "+s.Path("runs")+"\nexec /usr/sbin/sshd \"$@\"\n")
+	if err := os.Chmod(s.Config.Program, 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	if conflict, err := s.Config.Apply(t.Context(), authority{t, newSigner(t)}.spec(s, nil)); err == nil || !strings.Contains(err.Error(), "with the drop-in") {
+		t.Errorf("conflict %q, error %v", conflict, err)
+	}
+	if runs, err := os.ReadFile(s.Path("runs")); err != nil || string(runs) != "-t -f "+s.Config.Dir+"/sshd_config.try\n" {
+		t.Errorf("sshd was run with (%v):\n%s", err, runs)
+	}
+}
+
+// A change that the running sshd could not be told of is undone: the drop-in of an
+// older agent and the files that it named are back, and sshd is told of that.
+func TestTakenBackToOlder(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	s.Start()
+	ca, user := authority{t, newSigner(t)}, newSigner(t)
+	certificate := ca.certify(user.PublicKey(), s.Account+"@"+nodeID, 2000, nil)
+	apply(t, s, ca.spec(s, nil))
+	s.Eventually("the certificate logs in", func() bool { _, err := s.Login(user, certificate); return err == nil })
+	older, err := os.ReadFile(s.Config.DropIn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	older = append([]byte("# of an older agent\n"), older...)
+	if err := os.WriteFile(s.Config.DropIn, older, 0o644); err != nil { //nolint:gosec // as an agent writes it
+		t.Fatal(err)
+	}
+	before, err := os.Readlink(s.Config.Dir + "/current")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := 0
+	s.Config.Reload = func(context.Context) error {
+		if told++; told == 1 {
+			return errors.New("no reload today")
+		}
+		return nil
+	}
+	if _, err := s.Config.Apply(t.Context(), ca.spec(s, func(spec *fleet.SSHSpec) { spec.RevokedSerials = []string{"2000"} })); err == nil {
+		t.Error("a reload that failed is no error")
+	}
+	if now, err := os.ReadFile(s.Config.DropIn); err != nil || string(now) != string(older) {
+		t.Errorf("the drop-in is now (%v)\n%s", err, now)
+	}
+	if now, err := os.Readlink(s.Config.Dir + "/current"); err != nil || now != before {
+		t.Errorf("in force is %s (%v), want %s", now, err, before)
+	}
+	if told != 2 {
+		t.Errorf("sshd was told %d times, want of the change and of what was put back", told)
 	}
 }
 
@@ -396,17 +471,21 @@ func TestReload(t *testing.T) {
 	if err := gone.Run(); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"none runs": "", "one that ended": fmt.Sprintln(gone.Process.Pid), "a process of another name": fmt.Sprintln(bystander.Process.Pid)} {
+	for _, text := range []string{"", fmt.Sprintln(gone.Process.Pid), fmt.Sprintln(bystander.Process.Pid)} {
 		if text != "" {
 			s.Write("sshd.pid", text)
 		}
 		apply(t, s, ca.spec(s, nil))
 		if err := s.Config.Remove(t.Context()); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("the running sshd is %q: %v", text, err)
 		}
 	}
-	if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
-		t.Errorf("the bystander was ended: %v", err)
+	if err := bystander.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	var exit *exec.ExitError
+	if err := bystander.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("the bystander ended with %v, want our own signal", err)
 	}
 	own, err := os.ReadFile(s.Config.File)
 	if err != nil {

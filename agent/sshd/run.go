@@ -26,21 +26,22 @@ func (c *Config) missing() string {
 		path *string
 		name string
 	}{{&c.Program, "sshd"}, {&c.Keygen, "ssh-keygen"}} {
-		if *p.path != "" {
-			continue
-		}
 		// A service's PATH often lacks the folder of sshd.
 		for _, dir := range []string{"/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"} {
-			if info, err := os.Stat(filepath.Join(dir, p.name)); err == nil && info.Mode().IsRegular() {
+			if *p.path == "" && isProgram(filepath.Join(dir, p.name)) {
 				*p.path = filepath.Join(dir, p.name)
-				break
 			}
 		}
-		if *p.path == "" {
+		if !isProgram(*p.path) {
 			return p.name
 		}
 	}
 	return ""
+}
+
+func isProgram(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
 }
 
 // output runs a program and returns what it wrote; its words of failure are in
@@ -98,9 +99,6 @@ func (c *Config) tryDropIn(ctx context.Context) error {
 // inForce says whether sshd's configuration as it lies there is well-formed and
 // holds what the drop-in says.
 func (c *Config) inForce(ctx context.Context) error {
-	if _, err := c.sshd(ctx, "-t", "-f", c.file()); err != nil {
-		return fmt.Errorf("sshd refuses its configuration: %w", err)
-	}
 	settings, err := c.settings(ctx)
 	if err != nil {
 		return err
@@ -114,11 +112,12 @@ func (c *Config) inForce(ctx context.Context) error {
 	return nil
 }
 
-// settings are sshd's, by keyword in lower case.
+// settings are sshd's, by keyword in lower case. It tells them when it takes its
+// configuration.
 func (c *Config) settings(ctx context.Context) (map[string]string, error) {
 	out, err := c.sshd(ctx, "-T", "-f", c.file())
 	if err != nil {
-		return nil, fmt.Errorf("read sshd's settings: %w", err)
+		return nil, fmt.Errorf("sshd refuses its configuration: %w", err)
 	}
 	m := map[string]string{}
 	for line := range strings.Lines(out) {

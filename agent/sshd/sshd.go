@@ -121,7 +121,7 @@ func check(spec fleet.NodeSpec) error {
 		return errors.New("the NodeSpec names no SSH CA")
 	}
 	for _, k := range s.CAKeys {
-		if strings.ContainsAny(k, "\r\n\x00") || !fleet.MatchPattern("sshKey", k) {
+		if !fleet.MatchPattern("sshKey", k) {
 			return errors.New("the NodeSpec names an SSH CA that is no key")
 		}
 	}

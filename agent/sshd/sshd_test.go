@@ -237,9 +237,39 @@ func TestFiles(t *testing.T) {
 	ca := authority{t, newSigner(t)}
 	apply(t, s, ca.spec(s, nil))
 	modes(t, s)
-	out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-Q", "-l", "-f", s.Config.Dir+"/current/revoked.krl").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "serial: 1-1000") {
-		t.Errorf("the revocation list: %v %s", err, out)
+	refused := func() string {
+		out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-Q", "-l", "-f", s.Config.Dir+"/current/revoked.krl").CombinedOutput()
+		if err != nil {
+			t.Errorf("ssh-keygen -Q: %v", err)
+		}
+		return string(out)
+	}
+	if out := refused(); !strings.Contains(out, "serial: 1-1000") {
+		t.Errorf("the revocation list: %s", out)
+	}
+	// Nothing has ended and nothing is revoked: a list there is all the same.
+	apply(t, s, ca.spec(s, func(spec *fleet.SSHSpec) { spec.ExpiredThrough = "0" }))
+	if out := refused(); strings.Contains(out, "serial:") {
+		t.Errorf("the revocation list: %s", out)
+	}
+}
+
+// A host without OpenSSH's programs is told of, and nothing is put there.
+func TestNotInstalled(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"sshd", "ssh-keygen"} {
+		s := sshdtest.New(t)
+		*map[string]*string{"sshd": &s.Config.Program, "ssh-keygen": &s.Config.Keygen}[name] = s.Path("none")
+		conflict, err := s.Config.Apply(t.Context(), authority{t, newSigner(t)}.spec(s, nil))
+		if err != nil || !strings.HasPrefix(conflict, name+" is not installed") {
+			t.Errorf("%s: conflict %q (%v)", name, conflict, err)
+		}
+		if _, err := os.Lstat(s.Config.Dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: files were made (%v)", name, err)
+		}
+		if err := s.Config.Remove(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -284,6 +314,7 @@ func TestConflict(t *testing.T) {
 		"in another case":      {"authorizedPRINCIPALSfile=/etc/ssh/p/%u", "authorizedPRINCIPALSfile=/etc/ssh/p/%u"},
 		"a command in a Match": {"Match User root\n  AuthorizedPrincipalsCommand /bin/true\n  AuthorizedPrincipalsCommandUser nobody", "AuthorizedPrincipalsCommand /bin/true"},
 		"their revocations":    {"RevokedKeys \"/etc/ssh/revoked keys\"", "RevokedKeys"},
+		"a user alone":         {"AuthorizedPrincipalsCommandUser nobody", "AuthorizedPrincipalsCommandUser nobody"},
 		"in a file of theirs":  {"Include THEIRS", "TrustedUserCAKeys /etc/ssh/of-theirs.pub"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -393,6 +424,13 @@ func TestSpecRefused(t *testing.T) {
 	} {
 		if _, err := s.Config.Apply(t.Context(), ca.spec(s, change)); err == nil {
 			t.Errorf("%s: applied", name)
+		}
+	}
+	for _, node := range []string{"", "node_x", nodeID + "\nroot", " "} {
+		spec := ca.spec(s, func(p *fleet.SSHSpec) { p.Principals[s.Account] = []string{s.Account + "@" + node} })
+		spec.NodeID = node
+		if _, err := s.Config.Apply(t.Context(), spec); err == nil {
+			t.Errorf("of node %q: applied", node)
 		}
 	}
 	if now, err := os.Readlink(s.Config.Dir + "/current"); err != nil || now != before {
