@@ -96,20 +96,20 @@ func (c *Config) tryDropIn(ctx context.Context) error {
 	return nil
 }
 
-// inForce says whether sshd's configuration as it lies there is well-formed and
-// holds what the drop-in says.
-func (c *Config) inForce(ctx context.Context) error {
+// inForce says why sshd's configuration as it lies there is not well-formed or
+// does not hold what the drop-in says; "" when it is and does.
+func (c *Config) inForce(ctx context.Context) (conflict string) {
 	settings, err := c.settings(ctx)
 	if err != nil {
-		return err
+		return err.Error()
 	}
 	for _, d := range c.directives() {
 		if got := settings[strings.ToLower(d[0])]; got != d[1] {
-			return fmt.Errorf("%s is not in force: %s says %q; does %s include %s, before any Match and any %s of its own?",
+			return fmt.Sprintf("%s is not in force: %s says %q; does %s include %s, before any Match and any %s of its own?",
 				c.dropIn(), d[0], got, c.file(), filepath.Dir(c.dropIn()), d[0])
 		}
 	}
-	return nil
+	return ""
 }
 
 // settings are sshd's, by keyword in lower case. It tells them when it takes its

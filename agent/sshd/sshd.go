@@ -227,8 +227,8 @@ func (c *Config) enforce(ctx context.Context, name string) (conflict string, err
 		if err := c.point(name); err != nil {
 			return "", err
 		}
-		if err := c.inForce(ctx); err != nil {
-			return err.Error(), nil
+		if conflict := c.inForce(ctx); conflict != "" {
+			return conflict, nil
 		}
 		return "", c.reloadIfDue(ctx)
 	}
@@ -247,8 +247,11 @@ func (c *Config) enforce(ctx context.Context, name string) (conflict string, err
 	if err := errors.Join(writeFile(c.reloadDue(), nil), os.MkdirAll(filepath.Dir(c.dropIn()), 0o755)); err != nil {
 		return "", fmt.Errorf("make ready for the drop-in: %w", err)
 	}
-	if err := errors.Join(writeFile(c.dropIn(), c.dropInText()), c.inForce(ctx)); err != nil {
+	if err := writeFile(c.dropIn(), c.dropInText()); err != nil {
 		return "", errors.Join(err, c.takeBack(old, before))
+	}
+	if conflict := c.inForce(ctx); conflict != "" {
+		return "", errors.Join(errors.New(conflict), c.takeBack(old, before))
 	}
 	if err := c.reloadIfDue(ctx); err != nil {
 		// The running sshd may have read it all the same.
