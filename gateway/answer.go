@@ -51,7 +51,7 @@ var statuses = map[fleet.Code]int{
 func (g *Gateway) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	var e *fleet.Error
 	if !errors.As(err, &e) || statuses[e.Code] == 0 {
-		g.log.Error("request failed", "route", r.Pattern, "error", err)
+		g.log.ErrorContext(r.Context(), "request failed", "route", r.Pattern, "error", err)
 		w.Header().Set("Retry-After", "1")
 		answerProblem(w, http.StatusInternalServerError, string(fleet.CodeInternal), "", "something failed here; try again")
 		return

@@ -21,7 +21,7 @@ type challengeRequest struct {
 func (g *Gateway) challenge(w http.ResponseWriter, r *http.Request) {
 	out, err := g.grantChallenge(w, r)
 	if err != nil {
-		g.log.Info("challenge refused", "from", clientOf(r), "code", fleet.CodeOf(err), "reason", fleet.ReasonOf(err))
+		g.log.InfoContext(r.Context(), "challenge refused", "from", clientOf(r), "code", fleet.CodeOf(err), "reason", fleet.ReasonOf(err))
 		g.answerError(w, r, err)
 		return
 	}

@@ -62,11 +62,12 @@ func (g *Gateway) join(w http.ResponseWriter, r *http.Request) {
 	}
 	out, err := g.grantJoin(r.Context(), in)
 	if err != nil {
-		g.log.Info("join refused", "from", clientOf(r), "code", fleet.CodeOf(err), "reason", fleet.ReasonOf(err))
+		g.log.InfoContext(r.Context(), "join refused", "from", clientOf(r), "code", fleet.CodeOf(err), "reason", fleet.ReasonOf(err))
 		g.answerError(w, r, err)
 		return
 	}
-	g.log.Info("machine joined", "node", out.NodeID, "generation", out.Generation, "from", clientOf(r))
+	concerning(r.Context(), out.NodeID, "")
+	g.log.InfoContext(r.Context(), "machine joined", "node", out.NodeID, "generation", out.Generation, "from", clientOf(r))
 	answerJSON(w, out)
 }
 
@@ -118,7 +119,7 @@ func (g *Gateway) shown(r *http.Request) (store.ShownCert, error) {
 	}
 	c, err := g.cfg.Nodes.Read(r.TLS.PeerCertificates)
 	if err != nil {
-		g.log.Info("certificate refused", "from", clientOf(r), "error", err)
+		g.log.InfoContext(r.Context(), "certificate refused", "from", clientOf(r), "error", err)
 		return store.ShownCert{}, fleet.Errorf(fleet.CodeUnauthenticated, store.ReasonCertificate, "the certificate is no node's of ours")
 	}
 	return store.ShownCert{NodeID: c.NodeID, Generation: c.Generation, Serial: c.Serial, KeyHash: c.KeyHash}, nil
@@ -131,7 +132,8 @@ func (g *Gateway) renew(w http.ResponseWriter, r *http.Request) {
 		g.answerError(w, r, err)
 		return
 	}
-	g.log.Info("certificate renewed", "node", out.NodeID, "generation", out.Generation)
+	concerning(r.Context(), out.NodeID, "")
+	g.log.InfoContext(r.Context(), "certificate renewed", "node", out.NodeID, "generation", out.Generation)
 	answerJSON(w, out)
 }
 

@@ -21,18 +21,18 @@ const detailMax = 1024
 // NodeHandler is the TLS listener's: call-in and commands.
 func (g *Gateway) NodeHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /node/v1/call-in", g.guard(g.callIn))
+	mux.HandleFunc("POST /node/v1/call-in", traced(g.guard(g.callIn)))
 	mux.HandleFunc("POST /node/v1/commands/next", g.session(g.nextCommand))
 	mux.HandleFunc("POST /node/v1/commands/{id}/progress", g.session(g.commandProgress))
 	mux.HandleFunc("POST /node/v1/commands/{id}/result", g.session(g.commandResult))
 	mux.HandleFunc("POST /node/v1/ping", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	mux.HandleFunc("POST /node/v1/join", g.guard(g.join))
-	mux.HandleFunc("POST /node/v1/challenge", g.guard(g.challenge))
-	mux.HandleFunc("POST /node/v1/renew", g.guard(g.renew))
-	mux.HandleFunc("POST /node/v1/session", g.guard(g.openSession))
+	mux.HandleFunc("POST /node/v1/join", traced(g.guard(g.join)))
+	mux.HandleFunc("POST /node/v1/challenge", traced(g.guard(g.challenge)))
+	mux.HandleFunc("POST /node/v1/renew", traced(g.guard(g.renew)))
+	mux.HandleFunc("POST /node/v1/session", traced(g.guard(g.openSession)))
 	mux.HandleFunc("POST /node/v1/session/next", g.member(g.memberNext))
 	mux.HandleFunc("POST /node/v1/session/spec", g.member(g.memberSpec))
-	mux.HandleFunc("POST /node/v1/session/leave", g.member(g.memberLeave))
+	mux.HandleFunc("POST /node/v1/session/leave", traced(g.member(g.memberLeave)))
 	mux.HandleFunc("POST /node/v1/session/commands/{id}/progress", g.member(g.memberProgress))
 	mux.HandleFunc("POST /node/v1/session/commands/{id}/result", g.member(g.memberResult))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
@@ -50,11 +50,12 @@ func (g *Gateway) callIn(w http.ResponseWriter, r *http.Request) {
 	}
 	out, err := g.store.UseBootToken(r.Context(), in)
 	if err != nil {
-		g.log.Info("call-in refused", "from", clientOf(r), "code", fleet.CodeOf(err), "reason", fleet.ReasonOf(err))
+		g.log.InfoContext(r.Context(), "call-in refused", "from", clientOf(r), "code", fleet.CodeOf(err), "reason", fleet.ReasonOf(err))
 		g.answerError(w, r, err)
 		return
 	}
-	g.log.Info("machine called in", "node", out.NodeID, "operation", out.OperationID, "from", clientOf(r))
+	concerning(r.Context(), out.NodeID, out.OperationID)
+	g.log.InfoContext(r.Context(), "machine called in", "node", out.NodeID, "operation", out.OperationID, "from", clientOf(r))
 	answerJSON(w, out)
 }
 
@@ -118,7 +119,7 @@ func (g *Gateway) nextCommand(w http.ResponseWriter, r *http.Request, m store.Bo
 			return
 		}
 		if d != nil {
-			g.log.Info("command delivered", "command", d.ID, "type", d.Type, "node", m.NodeID, "operation", m.OperationID)
+			g.delivered(r.Context(), d, m.NodeID)
 			answerJSON(w, map[string]any{"command": d})
 			return
 		}

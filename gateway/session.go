@@ -32,7 +32,8 @@ func (g *Gateway) openSession(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.members.open(store.HeldSession{NodeID: shown.NodeID, Serial: shown.Serial, Epoch: epoch})
-	g.log.Info("session opened", "node", shown.NodeID, "epoch", epoch)
+	concerning(r.Context(), shown.NodeID, "")
+	g.log.InfoContext(r.Context(), "session opened", "node", shown.NodeID, "epoch", epoch)
 	answerJSON(w, map[string]any{"nodeId": shown.NodeID, "epoch": epoch})
 }
 
@@ -139,7 +140,7 @@ func (g *Gateway) forMember(ctx context.Context, nodeID string, version int64, t
 	if err != nil || d == nil {
 		return nil, err
 	}
-	g.log.Info("command delivered", "command", d.ID, "type", d.Type, "node", nodeID)
+	g.delivered(ctx, d, nodeID)
 	return map[string]any{"command": d}, nil
 }
 
@@ -180,6 +181,7 @@ func (g *Gateway) memberLeave(w http.ResponseWriter, r *http.Request, m *member)
 		return
 	}
 	g.members.end(m.NodeID, m.Epoch)
-	g.log.Info("node left", "node", m.NodeID)
+	concerning(r.Context(), m.NodeID, "")
+	g.log.InfoContext(r.Context(), "node left", "node", m.NodeID)
 	w.WriteHeader(http.StatusNoContent)
 }

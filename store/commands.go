@@ -68,9 +68,9 @@ func (s *Store) SendCommand(ctx context.Context, operationID string, c fleet.Com
 				return err
 			}
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO commands (id, node_id, operation_id, boot_id, type, args, secrets, expires_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8::interval) ON CONFLICT (id) DO NOTHING`,
-			id, o.NodeID, o.ID, bootID, c.Type, args, sealed, c.Expires)
+		_, err = tx.Exec(ctx, `INSERT INTO commands (id, node_id, operation_id, boot_id, type, args, secrets, expires_at, trace)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, now() + $8::interval, NULLIF($9, '')) ON CONFLICT (id) DO NOTHING`,
+			id, o.NodeID, o.ID, bootID, c.Type, args, sealed, c.Expires, traceOf(ctx))
 		if err != nil {
 			return fmt.Errorf("queue command %s of operation %s: %w", c.Type, o.ID, err)
 		}
@@ -94,8 +94,8 @@ func (s *Store) SendNodeCommand(ctx context.Context, operationID string, c fleet
 	id, nodeID := commandID(operationID, c.Key), ""
 	err = s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
 		nodeID = o.NodeID
-		_, err := tx.Exec(ctx, `INSERT INTO commands (id, node_id, operation_id, type, args, expires_at)
-			VALUES ($1, $2, $3, $4, $5, now() + $6::interval) ON CONFLICT (id) DO NOTHING`, id, o.NodeID, o.ID, c.Type, args, c.Expires)
+		_, err := tx.Exec(ctx, `INSERT INTO commands (id, node_id, operation_id, type, args, expires_at, trace)
+			VALUES ($1, $2, $3, $4, $5, now() + $6::interval, NULLIF($7, '')) ON CONFLICT (id) DO NOTHING`, id, o.NodeID, o.ID, c.Type, args, c.Expires, traceOf(ctx))
 		return wrapDoing(err, "queue command "+c.Type+" of operation "+o.ID)
 	})
 	if err != nil {

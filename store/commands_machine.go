@@ -15,7 +15,14 @@ type Delivery struct {
 	ID   string          `json:"id"`
 	Type string          `json:"type"`
 	Args json.RawMessage `json:"args"`
+	// OperationID is whose command it is.
+	OperationID string `json:"-"`
+	// trace is the W3C traceparent of what sent it, "" when nobody traced it.
+	trace string
 }
+
+// Traced is a context in the trace of what sent the command.
+func (d Delivery) Traced(ctx context.Context) context.Context { return inTrace(ctx, d.trace) }
 
 // Owner is whose commands are meant: a machine's on one boot, or a joined
 // node's.
@@ -36,7 +43,8 @@ func (s *Store) NextCommand(ctx context.Context, o Owner) (*Delivery, error) {
 	err := s.pool.QueryRow(ctx, `UPDATE commands SET state = 'delivered', delivered_at = coalesce(delivered_at, now()), progress_at = coalesce(progress_at, now())
 		WHERE id = (SELECT id FROM commands WHERE `+o.where+` AND state IN ('pending', 'delivered') AND expires_at > now()
 		            ORDER BY created_at, id LIMIT 1 FOR UPDATE)
-		AND state IN ('pending', 'delivered') RETURNING id, type, args, secrets`, o.id).Scan(&d.ID, &d.Type, &d.Args, &secrets)
+		AND state IN ('pending', 'delivered') RETURNING id, type, args, secrets, coalesce(operation_id, ''), coalesce(trace, '')`, o.id).
+		Scan(&d.ID, &d.Type, &d.Args, &secrets, &d.OperationID, &d.trace)
 	if isNoRows(err) {
 		return nil, nil
 	}
@@ -111,10 +119,11 @@ func (s *Store) CommandResult(ctx context.Context, o Owner, commandID string, r 
 	err := s.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		taken = false
 		var operationID *string
+		var trace string
 		err := tx.QueryRow(ctx, `UPDATE commands SET state = $3, result = $4, secrets = NULL, ended_at = now(), progress_at = now(),
 			delivered_at = coalesce(delivered_at, now()), percent = CASE WHEN $3 = 'succeeded' THEN 100 ELSE percent END
-			WHERE id = $2 AND `+o.where+` AND state IN ('pending', 'delivered') AND expires_at > now() RETURNING operation_id`,
-			o.id, commandID, state, r).Scan(&operationID)
+			WHERE id = $2 AND `+o.where+` AND state IN ('pending', 'delivered') AND expires_at > now() RETURNING operation_id, coalesce(trace, '')`,
+			o.id, commandID, state, r).Scan(&operationID, &trace)
 		if isNoRows(err) {
 			return nil
 		}
@@ -125,7 +134,7 @@ func (s *Store) CommandResult(ctx context.Context, o Owner, commandID string, r 
 		if operationID == nil {
 			return nil
 		}
-		return AddDispatch(ctx, tx, DispatchIn{Kind: DispatchSignal, OperationID: *operationID, Signal: fleet.SignalCommand,
+		return AddDispatch(inTrace(ctx, trace), tx, DispatchIn{Kind: DispatchSignal, OperationID: *operationID, Signal: fleet.SignalCommand,
 			Payload: map[string]string{"commandId": commandID}})
 	})
 	if err != nil {

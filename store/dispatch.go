@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/bettercompute/compute/fleet"
 )
@@ -32,8 +31,7 @@ type DispatchIn struct {
 // after the commit.
 func AddDispatch(ctx context.Context, tx pgx.Tx, rows ...DispatchIn) error {
 	batch := &pgx.Batch{}
-	carried := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(ctx, carried)
+	trace := traceOf(ctx)
 	for _, d := range rows {
 		payload := d.Payload
 		if payload == nil {
@@ -41,7 +39,7 @@ func AddDispatch(ctx context.Context, tx pgx.Tx, rows ...DispatchIn) error {
 		}
 		batch.Queue(`INSERT INTO dispatch (workflow_id, kind, operation_id, workflow_type, signal, payload, trace, epoch)
 			SELECT $1, $2, $3, NULLIF($4, ''), NULLIF($5, ''), $6, NULLIF($7, ''), epoch FROM cluster_epoch`,
-			fleet.WorkflowID(d.OperationID), d.Kind, d.OperationID, d.WorkflowType, d.Signal, payload, carried[traceParent])
+			fleet.WorkflowID(d.OperationID), d.Kind, d.OperationID, d.WorkflowType, d.Signal, payload, trace)
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("write dispatch rows: %w", err)
@@ -67,13 +65,8 @@ type Dispatch struct {
 	Tags map[string]string
 }
 
-// traceParent is the name of the one field of a W3C trace context that is kept.
-const traceParent = "traceparent"
-
 // Traced is a context in the trace of what wrote the row.
-func (d Dispatch) Traced(ctx context.Context) context.Context {
-	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceParent: d.trace})
-}
+func (d Dispatch) Traced(ctx context.Context) context.Context { return inTrace(ctx, d.trace) }
 
 // A claimed workflow id is an advisory lock of the claiming transaction, and
 // not a row lock: that would take a transaction id, and the events' horizon

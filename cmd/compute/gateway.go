@@ -14,6 +14,7 @@ import (
 
 	"github.com/bettercompute/compute/gateway"
 	"github.com/bettercompute/compute/identity"
+	"github.com/bettercompute/compute/telemetry"
 )
 
 // gatewayConfig is what the gateway is told beside the database and its keys.
@@ -67,7 +68,12 @@ func runGateway(ctx context.Context, c gatewayConfig, out io.Writer) error {
 	if c.verbose {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	log := slog.New(telemetry.Logged(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
+	stop, err := traced(ctx, "compute-gateway")
+	if err != nil {
+		return err
+	}
+	defer stop()
 	g, closeStore, err := openGateway(ctx, c, log)
 	if err != nil {
 		return err
