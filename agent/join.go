@@ -111,10 +111,12 @@ func Join(ctx context.Context, cfg JoinConfig, host Identified) (Identity, error
 
 // Leave ends the session and removes key, certificate and what the agent set up
 // from the host. The node stays in the control plane. It leaves also when the
-// control plane cannot be reached.
+// control plane cannot be reached, or is not known any more.
 func Leave(ctx context.Context, state State, host Member, log *slog.Logger) error {
 	id, err := state.leaving()
-	if err != nil {
+	if errors.Is(err, ErrDamaged) {
+		log.Warn("the session cannot be ended", "error", err)
+	} else if err != nil {
 		return err
 	}
 	m := &membership{cfg: ServeConfig{State: state, Host: host, Log: log}.withDefaults(), id: id}

@@ -107,12 +107,25 @@ func (s State) writeJSON(v any, parts ...string) error {
 
 // Identity reads who the machine joined as.
 func (s State) Identity() (Identity, error) {
+	return s.readIdentity(fileIdentity)
+}
+
+// ErrDamaged says that the file which names the identity cannot be read as such.
+var ErrDamaged = errors.New("the identity of this machine is damaged (nodeagent join writes it anew, nodeagent leave removes it)")
+
+func (s State) readIdentity(file string) (Identity, error) {
 	var id Identity
-	err := s.readJSON(&id, fileIdentity)
-	if errors.Is(err, os.ErrNotExist) {
+	b, err := os.ReadFile(s.path(file))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return id, ErrNotJoined
+	case err != nil:
+		return id, fmt.Errorf("read the identity of this machine: %w", err)
 	}
-	return id, err
+	if err := json.Unmarshal(b, &id); err != nil {
+		return id, fmt.Errorf("%w: %s: %w", ErrDamaged, s.path(file), err)
+	}
+	return id, nil
 }
 
 // key reads the machine's key.
@@ -244,16 +257,11 @@ func (s State) forgetCommands() {
 // running agent opens no session any more. A leave that was interrupted finds
 // it again.
 func (s State) leaving() (Identity, error) {
-	var id Identity
 	err := os.Rename(s.path(fileIdentity), s.path(fileLeaving))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return id, fmt.Errorf("begin to leave: %w", err)
+		return Identity{}, fmt.Errorf("begin to leave: %w", err)
 	}
-	err = s.readJSON(&id, fileLeaving)
-	if errors.Is(err, os.ErrNotExist) {
-		return id, ErrNotJoined
-	}
-	return id, err
+	return s.readIdentity(fileLeaving)
 }
 
 // ErrRunning says that another agent serves the machine.

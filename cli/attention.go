@@ -111,8 +111,13 @@ func pages[T any](ctx context.Context, a *app, group string, filter map[string]a
 	}
 }
 
-// ConditionDo is what a person does about a bad condition.
+// reasonLeft is the reason of Connected where the agent left on purpose.
+const reasonLeft = "left"
+
+// ConditionDo is what a person does about a bad condition, by its type, or its
+// type and reason.
 var ConditionDo = map[string]string{
+	"Connected/left":     "its agent left on purpose: let it join again, or computectl nodes cordon NODE and nodes delete NODE",
 	"BmcReachable":       "see to the BMC's power, cable and address (computectl metal update NODE --bmc-address)",
 	"BmcTrusted":         "find out why the certificate changed, then computectl metal accept-certificates NODE",
 	"BmcAuthenticated":   "computectl metal set-credentials NODE",
@@ -143,21 +148,47 @@ func attentionOf(n fleet.Node) []attentionItem {
 		if n.Operations != nil && n.Operations.Provision != "" {
 			it.Operation = n.Operations.Provision
 			it.Next = "computectl metal retry " + call + " --watch (or abort)"
+		} else if verbs := waysOn(f.From); len(verbs) > 0 {
+			it.Next = "nothing is parked; from here it takes: " + strings.Join(verbs, ", ")
 		}
 		items = append(items, it)
 	}
 	if h := n.Hold; h != nil {
 		items = append(items, attentionItem{NodeID: n.ID, Name: n.Name, Kind: "hold", Since: h.Since, What: "held by " + h.By, Cause: h.Reason, Do: "computectl metal unhold " + call + " once it is over"})
 	}
+	left := slices.ContainsFunc(n.Conditions, func(c fleet.Condition) bool { return c.Type == "Connected" && c.Reason == reasonLeft })
 	for _, c := range n.Conditions {
+		if left && c.Type != "Connected" && !strings.HasPrefix(c.Type, "Bmc") {
+			continue // nobody is there who could look again
+		}
+		do := cmp.Or(ConditionDo[c.Type+"/"+c.Reason], ConditionDo[c.Type])
 		if !fleet.ConditionKinds[c.Type].Bad(c.Status) || n.Failed != nil && c.Message != "" && c.Message == n.Failed.Cause {
 			continue
 		}
 		items = append(items, attentionItem{NodeID: n.ID, Name: n.Name, Kind: "condition", Since: c.Since,
 			What: strings.TrimSuffix(fmt.Sprintf("%s %s, %s", c.Type, c.Status, c.Reason), ", "), Cause: c.Message,
-			Do: strings.ReplaceAll(ConditionDo[c.Type], "NODE", call)})
+			Do: strings.ReplaceAll(do, "NODE", call)})
 	}
 	return items
+}
+
+// waysOn are the verbs that go on from a failed node whose operation has ended,
+// as commands of the group metal; what only mends or ends it is left out.
+func waysOn(from fleet.ProvisionState) []string {
+	var ways []string
+	for _, row := range fleet.Table {
+		if row.State != fleet.Failed || row.FailedFrom != from {
+			continue
+		}
+		for _, v := range row.Admits {
+			switch v {
+			case fleet.VerbRetry, fleet.VerbAbort, fleet.VerbPower, fleet.VerbSetCredentials, fleet.VerbUpdate:
+			default:
+				ways = append(ways, fleet.Kebab(string(v)))
+			}
+		}
+	}
+	return ways
 }
 
 // operationAttention is an operation that waits for somebody, or runs for long.

@@ -107,7 +107,11 @@ func (e failedOperation) Error() string {
 	if e.op.Error == nil {
 		return fmt.Sprintf("%s %s (%s)", e.op.Verb, e.op.State, e.op.ID)
 	}
-	s := fmt.Sprintf("%s %s at step %s: %s", e.op.Verb, e.op.State, e.op.Error.Step, e.op.Error.Cause)
+	s := fmt.Sprintf("%s %s", e.op.Verb, e.op.State)
+	if e.op.Error.Step != "" {
+		s += " at step " + e.op.Error.Step
+	}
+	s += ": " + e.op.Error.Cause
 	if e.op.Error.Remedy != "" {
 		s += "\n  to do: " + e.op.Error.Remedy
 	}

@@ -48,15 +48,18 @@ func (a *app) watchAnswer(ctx context.Context, m fleet.Method, answer json.RawMe
 			return err
 		}
 		if end.Next == "" || end.State != fleet.OpSucceeded {
-			return a.watched(end)
+			if m.FullName() == "metal/abort" {
+				return a.watched(end, fleet.OpAborted)
+			}
+			return a.watched(end, fleet.OpSucceeded)
 		}
 		op = fleet.Operation{ID: end.Next}
 	}
 }
 
 // watched is how the last operation that was watched ended: as JSON the whole of
-// it, else its failure.
-func (a *app) watched(op fleet.Operation) error {
+// it, else its failure. An abort asks for another end than the others.
+func (a *app) watched(op fleet.Operation, want fleet.OperationState) error {
 	if a.output == "json" {
 		raw, err := json.Marshal(fleet.OperationOut{Operation: op})
 		if err != nil {
@@ -66,8 +69,11 @@ func (a *app) watched(op fleet.Operation) error {
 			return err
 		}
 	}
-	if op.State != fleet.OpSucceeded {
+	if op.State != want {
 		return failedOperation{op}
+	}
+	if want == fleet.OpAborted && op.Error != nil && a.output != "json" {
+		fmt.Fprintf(a.out, "%s %s: %s\n", op.Verb, op.State, op.Error.Cause)
 	}
 	return nil
 }

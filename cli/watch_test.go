@@ -155,6 +155,24 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// An abort that was carried out is no failure of the abort; an operation that
+// ended otherwise is.
+func TestWatchedAbort(t *testing.T) {
+	t.Parallel()
+	accepted := fmt.Sprintf(`{"node": {"id": %q, "tenantId": "acme"}, "operation": {"id": %q, "verb": "commission", "state": "running"}}`, testNode, testOp)
+	for state, code := range map[string]int{"aborted": 0, "succeeded": cli.ExitFailed} {
+		f := newFakeAPI(t, map[string][]string{"metal/abort": {accepted}, "operations/get": {
+			anOperation(state, "done", "off", ended+`, "error": {"code": "aborted", "step": "", "cause": "aborted by dev:o", "remedy": ""}`)}})
+		out, _, err := f.run("metal", "abort", testNode, "--watch")
+		if got := cli.ExitCode(err); got != code || code == 0 && !strings.Contains(out, "commission aborted: aborted by dev:o") {
+			t.Errorf("%s: exit code %d, want %d (%v):\n%s", state, got, code, err, out)
+		}
+		if err != nil && strings.Contains(err.Error(), "at step :") {
+			t.Errorf("a step without a name: %v", err)
+		}
+	}
+}
+
 // Events are followed from where the last one was, over an outage of the API,
 // until the person stops.
 func TestFollow(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -26,10 +27,19 @@ func main() {
 	root := &cobra.Command{Use: "nodeagent", Short: "The control plane's agent on a machine", SilenceUsage: true, SilenceErrors: true, Version: version.String()}
 	root.AddCommand(bootCmd(), inventoryCmd(), joinCmd(), runCmd(), statusCmd(), leaveCmd(), unitCmd())
 	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "nodeagent:", err)
+		fmt.Fprintln(os.Stderr, explain(err))
 		stop()
 		os.Exit(1)
 	}
+}
+
+// explain says an error for a person.
+func explain(err error) string {
+	text := "nodeagent: " + err.Error()
+	if errors.Is(err, fs.ErrPermission) {
+		text += "\n  it runs as root, or with --state in a folder of its own"
+	}
+	return text
 }
 
 func bootCmd() *cobra.Command {
