@@ -2,6 +2,8 @@ package api_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -96,6 +98,13 @@ func TestBindings(t *testing.T) {
 	r.refused("owner", "access/grant", give("dev:bob", "operator", onNode), fleet.CodeConflict, "already-granted")
 	r.refused("owner", "access/grant", give("dev:owner", "break-glass", obj{"tenantId": "acme"}), fleet.CodeAccessDenied, "not-to-oneself")
 	r.refused("owner", "access/grant", give("dev:bob", "viewer", obj{"nodeId": absentNode}), fleet.CodeNotFound, "")
+	if p := r.refused("owner", "access/grant", give("dev:bob", "viewer", obj{"tenantId": "globex"}), fleet.CodeInvalidInput, ""); len(p.Fields) != 1 || p.Fields[0].Field != "on.tenantId" {
+		t.Errorf("another tenant: %+v", p)
+	}
+	r.refused("owner", "access/grant", give("dev:bob", "viewer", obj{"tenantId": "acme", "nodeId": n.ID}), fleet.CodeInvalidInput, "")
+	pool := r.pool(r.site, "p")
+	r.offer(pool, 1)
+	r.refused("owner2", "access/grant", obj{"tenantId": "globex", "identity": "dev:bob", "role": "viewer", "on": obj{"poolId": pool}}, fleet.CodeNotFound, "")
 	r.refused("owner2", "access/revoke", obj{"tenantId": "globex", "bindingId": out.Binding.ID}, fleet.CodeNotFound, "")
 	r.ok("owner", "access/revoke", obj{"tenantId": "acme", "bindingId": out.Binding.ID}, nil)
 	r.refused("bob", "nodes/uncordon", on(n.ID), fleet.CodeAccessDenied, "no-role")
@@ -168,5 +177,23 @@ func (r *rig) lockWaits(n int) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("no %d calls wait", n)
 		}
+	}
+}
+
+// Nobody gives what it does not hold, also where an operator's own policies let
+// others than owners give.
+func TestGrantOfWhatIsNotHeld(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	builtin, err := os.ReadFile(filepath.Join("..", "authz", "policies.cedar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := r.withPolicies(string(builtin) + `
+		permit (principal, action in Action::"group:access", resource) when { context.roles.contains("operator") };`)
+	own.ok("operator", "access/grant", obj{"tenantId": "acme", "identity": "dev:bob", "role": "viewer", "on": obj{"tenantId": "acme"}}, nil)
+	for _, role := range []string{"provisioner", "owner"} {
+		own.refused("operator", "access/grant", obj{"tenantId": "acme", "identity": "dev:bob", "role": role, "on": obj{"tenantId": "acme"}}, fleet.CodeAccessDenied, "not-held")
+		own.refused("operator", "access/issueToken", issueIn("t", role), fleet.CodeAccessDenied, "not-held")
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/bettercompute/compute/fleet"
 	"github.com/bettercompute/compute/store"
 	"github.com/bettercompute/compute/store/storetest"
@@ -315,6 +317,64 @@ func TestQueueManyProcesses(t *testing.T) {
 				t.Errorf("with room for %d, number %d of the queue is %s, want %s", 2*(i+1), j+1, got, want)
 			}
 		}
+	}
+	r.sound()
+}
+
+// A node that is lost while it is waited for is not booked: it was cordoned, or
+// left the pool. A node whose GPUs somebody is about to take is passed by.
+func TestPlacementLooksAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	for name, lose := range map[string]func(ctx context.Context, tx pgx.Tx, node string) error{
+		"cordoned": func(ctx context.Context, tx pgx.Tx, node string) error {
+			_, err := store.CordonNode(ctx, tx, node, nil)
+			return err
+		},
+		"out of the pool": func(ctx context.Context, tx pgx.Tx, node string) error { return store.SetNodePool(ctx, tx, node, nil) },
+		"with another label": func(ctx context.Context, tx pgx.Tx, node string) error {
+			_, err := store.LabelNode(ctx, tx, node, map[string]string{})
+			return err
+		},
+	} {
+		node := r.deployed(pool, 2)
+		r.exec(`UPDATE nodes SET labels = '{"a": "1"}' WHERE id = $1`, node)
+		done := make(chan *problem, 1)
+		err := r.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			if err := store.LockNode(ctx, tx, node); err != nil {
+				return err
+			}
+			if err := lose(ctx, tx, node); err != nil {
+				return err
+			}
+			go func() {
+				done <- r.call("owner", "allocations/create", take("acme", pool, 1, "nodeSelector", obj{"a": "1"}), nil)
+			}()
+			r.lockWaits(1)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := <-done; p == nil || p.Reason != "no-capacity" {
+			t.Errorf("the only node is %s: %+v, want no-capacity", name, p)
+		}
+		r.exec(`UPDATE nodes SET cordoned = true WHERE id = $1`, node)
+	}
+
+	large, small := r.deployed(pool, 4), r.deployed(pool, 2)
+	err := r.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT FROM devices WHERE node_id = $1 FOR UPDATE`, large); err != nil {
+			return err
+		}
+		if a := r.mustTake("owner", take("acme", pool, 1)); a.NodeID != small {
+			t.Errorf("placed on %s, want %s", a.NodeID, small)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	r.sound()
 }

@@ -37,7 +37,7 @@ func quoted(s string) raw {
 // by what is tested.
 func oracle(pattern string) *regexp.Regexp {
 	body := strings.TrimSuffix(strings.TrimPrefix(pattern, "^"), "$")
-	body = strings.NewReplacer(`\u0000`, `\x00`, `\u001f`, `\x1f`, `\u007f`, `\x7f`).Replace(body)
+	body = strings.NewReplacer(`\u0000`, `\x00`, `\u001f`, `\x1f`, `\u0020`, `\x20`, `\u007f`, `\x7f`).Replace(body)
 	return regexp.MustCompile(`\A(?:` + body + `)\z`)
 }
 

@@ -36,7 +36,7 @@ func newSecret(prefix string) (secret string, hash []byte, err error) {
 func joinTokenInput(in fleet.JoinTokensCreateIn) error {
 	for key := range in.Labels {
 		if ownedLabel(key) {
-			return fleet.Invalid("labels."+key, "a key that inventory or the system does not own (inventory/, system/)")
+			return fleet.Invalid("labels["+key+"]", "a key that inventory or the system does not own (inventory/, system/)")
 		}
 	}
 	return nil

@@ -34,7 +34,7 @@ func enrollInput(in fleet.MetalEnrollIn) error {
 	}
 	for key := range in.Labels {
 		if ownedLabel(key) {
-			return fleet.Invalid("labels."+key, "a key that inventory or the system does not own (inventory/, system/)")
+			return fleet.Invalid("labels["+key+"]", "a key that inventory or the system does not own (inventory/, system/)")
 		}
 	}
 	return trustInput(address, in.BMC, "bmc.")

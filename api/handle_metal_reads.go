@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"slices"
 
 	"github.com/bettercompute/compute/fleet"
 	"github.com/bettercompute/compute/store"
@@ -63,6 +64,12 @@ func metalList(ctx context.Context, c *Call, in fleet.MetalListIn) (fleet.MetalP
 
 func metalTable(ctx context.Context, c *Call, _ fleet.TenantIn) (fleet.TableOut, error) {
 	return ReadTenant(ctx, c, func(context.Context, store.Reader, Target) (fleet.TableOut, error) {
-		return fleet.TableOut{Items: fleet.Table}, nil
+		items := slices.Clone(fleet.Table)
+		for i := range items {
+			if items[i].Admits == nil {
+				items[i].Admits = []fleet.Verb{} // a list, and not null
+			}
+		}
+		return fleet.TableOut{Items: items}, nil
 	})
 }

@@ -222,7 +222,7 @@ func labelsInput(in fleet.NodesLabelIn) error {
 	var wrong []fleet.FieldError
 	for _, key := range slices.Sorted(maps.Keys(in.Set)) {
 		if ownedLabel(key) {
-			wrong = append(wrong, fleet.FieldError{Field: "set." + key, Constraint: "a key that inventory or the system does not own (inventory/, system/)"})
+			wrong = append(wrong, fleet.FieldError{Field: "set[" + key + "]", Constraint: "a key that inventory or the system does not own (inventory/, system/)"})
 		}
 	}
 	if twice := inBoth(slices.Sorted(maps.Keys(in.Set)), in.Remove); len(twice) > 0 {

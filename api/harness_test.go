@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -164,6 +166,10 @@ func (r *rig) call(subject, method string, in any, out any, headers ...string) *
 		r.t.Fatal(err)
 	}
 	if resp.StatusCode == http.StatusOK {
+		var whole any
+		if err := json.Unmarshal(answer, &whole); err != nil || hasNull(whole) {
+			r.t.Errorf("%s answered %s (%v): what is absent is left out, and never null", method, answer, err)
+		}
 		if out != nil {
 			if err := json.Unmarshal(answer, out); err != nil {
 				r.t.Fatalf("%s answered %s: %v", method, answer, err)
@@ -176,6 +182,19 @@ func (r *rig) call(subject, method string, in any, out any, headers ...string) *
 		r.t.Fatalf("%s answered %d %s: %v", method, resp.StatusCode, answer, err)
 	}
 	return p
+}
+
+// hasNull says whether there is a null anywhere in an answer.
+func hasNull(v any) bool {
+	switch x := v.(type) {
+	case nil:
+		return true
+	case []any:
+		return slices.ContainsFunc(x, hasNull)
+	case map[string]any:
+		return slices.ContainsFunc(slices.Collect(maps.Values(x)), hasNull)
+	}
+	return false
 }
 
 // ok is a call that must succeed.

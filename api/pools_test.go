@@ -85,6 +85,13 @@ func TestPoolsAreTheirOwners(t *testing.T) {
 			t.Errorf("pools in state %s: %d, want %d", filter, len(page.Items), want)
 		}
 	}
+	// A node that it sees through the offer is none that it can put into its own.
+	var site fleet.SiteOut
+	r.ok("owner2", "sites/create", in("globex", "name", "theirs"), &site)
+	var theirs fleet.PoolOut
+	r.ok("owner2", "pools/create", in("globex", "siteId", site.Site.ID, "name", "theirs", "gpuModel", "H100 SXM5"), &theirs)
+	r.ok("owner2", "nodes/get", in("globex", "nodeId", node), nil)
+	r.refused("owner2", "pools/addNode", in("globex", "poolId", theirs.Pool.ID, "nodeId", node), fleet.CodeNotFound, "")
 	r.refused("operator", "pools/offer", in("acme", "poolId", pool, "toTenantId", "globex", "quota", obj{"gpus": 1}), fleet.CodeAccessDenied, "not-permitted")
 	r.refused("owner", "pools/offer", in("acme", "poolId", pool, "toTenantId", "acme", "quota", obj{"gpus": 1}), fleet.CodeInvalidInput, "")
 	r.refused("owner", "pools/offer", in("acme", "poolId", pool, "toTenantId", "nobody", "quota", obj{"gpus": 1}), fleet.CodeNotFound, "")

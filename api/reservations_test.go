@@ -40,6 +40,7 @@ func TestReservationIsKept(t *testing.T) {
 		t.Errorf("the refusal does not say what is set aside: %s", p.Detail)
 	}
 	r.refused("owner", "allocations/create", take("acme", pool, 2, "ttlSeconds", 7200), fleet.CodeUnavailable, "no-capacity")
+	r.refused("owner", "allocations/create", take("acme", pool, 0), fleet.CodeUnavailable, "no-capacity")
 	short := r.mustTake("owner", take("acme", pool, 4, "ttlSeconds", 1800))
 	r.release("owner", "acme", short.ID)
 	one := r.mustTake("owner", take("acme", pool, 1))

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -28,9 +29,19 @@ func TestEventHorizon(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		types := []string{}
+		streamed, err := store.TenantEvents(t.Context(), pool, store.StreamFilter{TenantID: "acme", Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		types, of := []string{}, []string{}
 		for _, e := range list {
 			types = append(types, e.Type)
+		}
+		for _, e := range streamed {
+			of = append(of, e.Type)
+		}
+		if !slices.Equal(types, of) {
+			t.Errorf("the node's events are %v, in its tenant's stream are %v", types, of)
 		}
 		return types
 	}
