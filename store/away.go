@@ -10,7 +10,9 @@ import (
 )
 
 // Away says whether an error means that Postgres did not answer: not reached,
-// starting or shutting down, without a free connection, or gone in the middle.
+// starting or shutting down, without a free connection, or gone in the middle,
+// also because this process stood still for so long that its transaction was
+// ended.
 func Away(err error) bool {
 	var connect *pgconn.ConnectError
 	var pg *pgconn.PgError
@@ -19,7 +21,7 @@ func Away(err error) bool {
 	case err == nil:
 		return false
 	case errors.As(err, &pg):
-		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P0") || pg.Code == "53300"
+		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P0") || pg.Code == "53300" || pg.Code == "25P03"
 	case errors.As(err, &connect), errors.As(err, &broken):
 		return true
 	default:

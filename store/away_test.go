@@ -27,6 +27,7 @@ func TestAway(t *testing.T) {
 		"closed before":   {pgconn.ErrConnClosed, true},
 		"shutting down":   {&pgconn.PgError{Code: "57P01"}, true},
 		"starting":        {&pgconn.PgError{Code: "57P03"}, true},
+		"stood still":     {&pgconn.PgError{Code: "25P03"}, true},
 		"no connection":   {&pgconn.PgError{Code: "53300"}, true},
 		"unique":          {&pgconn.PgError{Code: "23505"}, false},
 		"statement ended": {&pgconn.PgError{Code: "57014"}, false},
