@@ -20,11 +20,17 @@ import (
 // asMachine asks the TLS listener with a certificate.
 func (r *rig) asMachine(cert *tls.Certificate, path, epoch string, body any) (int, map[string]any) {
 	r.t.Helper()
+	return r.asMachineAt(r.GatewayURL, cert, path, epoch, body)
+}
+
+// asMachineAt asks one of several gateways.
+func (r *rig) asMachineAt(gateway string, cert *tls.Certificate, path, epoch string, body any) (int, map[string]any) {
+	r.t.Helper()
 	b, err := json.Marshal(body)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.GatewayURL+path, strings.NewReader(string(b)))
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, gateway+path, strings.NewReader(string(b)))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -82,21 +82,35 @@ func newRig(t *testing.T, configure ...func(*gateway.Config)) *rig {
 	for _, f := range configure {
 		f(&cfg)
 	}
+	r.run(cfg, node, boot)
+	r.begin()
+	return r
+}
+
+// run runs a gateway until the test ends.
+func (r *rig) run(cfg gateway.Config, node, boot net.Listener) {
+	r.t.Helper()
 	g, err := gateway.New(cfg)
 	if err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(ctx, node, boot) }()
-	t.Cleanup(func() {
+	r.t.Cleanup(func() {
 		stop()
 		if err := <-served; err != nil {
-			t.Errorf("Serve: %v", err)
+			r.t.Errorf("Serve: %v", err)
 		}
 	})
-	r.begin()
-	return r
+}
+
+// another runs one more gateway of the same control plane and returns its URL.
+func (r *rig) another() string {
+	r.t.Helper()
+	node := listen(r.t)
+	r.run(gateway.Config{Store: r.Store, CA: r.ca, Nodes: r.issuer, Poll: 50 * time.Millisecond, Log: r.slog()}, node, listen(r.t))
+	return "https://" + node.Addr().String()
 }
 
 func listen(t *testing.T) net.Listener {

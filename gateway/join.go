@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -15,8 +16,13 @@ import (
 // machines that are in.
 const joinsAtOnce = 16
 
-// joinBody bounds a join, which carries an inventory.
-const joinBody = 1 << 20
+// joinBody bounds a join, which carries an inventory, and joinWithin how long it
+// may take to come: it is read before it is judged, so that those who send slowly
+// keep nobody else out.
+const (
+	joinBody   = 1 << 20
+	joinWithin = 20 * time.Second
+)
 
 // joinRequest is what a machine says to join.
 type joinRequest struct {
@@ -48,16 +54,20 @@ func (g *Gateway) join(w http.ResponseWriter, r *http.Request) {
 		g.answerError(w, r, noJoins())
 		return
 	}
+	var in joinRequest
+	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinWithin)); err != nil {
+		g.answerError(w, r, fmt.Errorf("bound the reading of a join: %w", err))
+		return
+	}
+	if err := readJSON(w, r, joinBody, &in); err != nil {
+		g.answerError(w, r, err)
+		return
+	}
 	select {
 	case g.joining <- struct{}{}:
 		defer func() { <-g.joining }()
 	default:
 		g.answerError(w, r, &fleet.Error{Code: fleet.CodeUnavailable, Reason: "busy", Detail: "many machines join now; try again", RetryAfter: 2 * time.Second})
-		return
-	}
-	var in joinRequest
-	if err := readJSON(w, r, joinBody, &in); err != nil {
-		g.answerError(w, r, err)
 		return
 	}
 	out, err := g.grantJoin(r.Context(), in)
