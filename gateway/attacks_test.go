@@ -47,7 +47,9 @@ func TestRevocationOnEveryGateway(t *testing.T) {
 		m.cert, m.node = r.rawJoin(newKey(t), machineNumber(60+i), r.joinToken(1))
 		m.epoch = r.sessionAt(gateway, m.cert)
 		machines = append(machines, m)
-		go func() { m.ended <- waits(gateway, m, 3600) }()
+		if i < len(gateways) { // the last one is left alone
+			go func() { m.ended <- waits(gateway, m, 3600) }()
+		}
 	}
 	for i, gateway := range gateways {
 		m := machines[i]

@@ -15,8 +15,7 @@ const (
 	// may be renewed for RenewGrace, and says for as long as the token that it was
 	// joined with can live, thirty days, that the token is spent.
 	certificateKept = RenewGrace + 30*24*time.Hour
-	// commandKept is how long after its time is over a command is kept; an agent
-	// remembers for thirty days which it ran.
+	// commandKept is how long after its time is over a command is kept.
 	commandKept = 90 * 24 * time.Hour
 	// keptOperations are the last operations of a node that are always kept.
 	keptOperations = 20
