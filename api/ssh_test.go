@@ -8,6 +8,8 @@ import (
 	"crypto/rsa"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -111,6 +113,8 @@ func (r *sshRig) certificate(text string) *ssh.Certificate {
 func TestIssueSSHCert(t *testing.T) {
 	t.Parallel()
 	r := newSSHRig(t, api.SSHOptions{Accounts: []string{"root", "ops"}})
+	r.logger = slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	_, r.url = r.serveWith(api.Options{CallsPerSecond: 1e6, SSH: api.SSHOptions{CA: r.ca, Accounts: []string{"root", "ops"}}})
 	before := time.Now()
 	out := r.issue("principal", "ops", "ttlSeconds", 600)
 	c := r.certificate(out.Certificate)
@@ -149,8 +153,12 @@ func TestIssueSSHCert(t *testing.T) {
 		t.Errorf("%d audit rows", n)
 	}
 	everything := r.text(`SELECT coalesce(string_agg(ssh_certs::text, ' '), '') || (SELECT string_agg(events::text, ' ') FROM events) || (SELECT string_agg(audit::text, ' ') FROM audit) FROM ssh_certs`)
-	if strings.Contains(everything, base64.StdEncoding.EncodeToString(c.Marshal())) {
-		t.Error("the certificate itself is recorded")
+	for name, secret := range map[string]string{"certificate": base64.StdEncoding.EncodeToString(c.Marshal()), "public key": strings.Fields(r.key)[1]} {
+		for where, text := range map[string]string{"records": everything, "log": r.log.String(), "list": fmt.Sprint(page)} {
+			if text == "" || strings.Contains(text, secret) {
+				t.Errorf("the %s is in the %s", name, where)
+			}
+		}
 	}
 }
 

@@ -165,13 +165,25 @@ func TestNodeSpecFollowsSSH(t *testing.T) {
 		if err := store.LockNode(ctx, tx, specNode); err != nil {
 			return err
 		}
-		if _, err := store.LabelNode(ctx, tx, specNode, map[string]string{"rack": "r1", "inventory/gpus": "8"}); err != nil {
+		if _, err := store.LabelNode(ctx, tx, specNode, map[string]string{"rack": "r1", "inventory/gpus": "8", "system/site": "x"}); err != nil {
 			return err
 		}
 		return store.WantReconcile(ctx, tx, specNode)
 	})
 	if spec := s.spec(0); spec.Version != 6 || len(spec.Labels) != 1 || spec.Labels["rack"] != "r1" {
 		t.Errorf("a label: %+v", spec)
+	}
+	s.tx(func(ctx context.Context, tx pgx.Tx) error {
+		if err := store.LockNode(ctx, tx, specNode); err != nil {
+			return err
+		}
+		if _, err := store.TaintNode(ctx, tx, specNode, []string{"unreachable", "taint:b", "draining", "taint:a"}); err != nil {
+			return err
+		}
+		return store.WantReconcile(ctx, tx, specNode)
+	})
+	if spec := s.spec(0); spec.Version != 7 || !slices.Equal(spec.Taints, []string{"a", "b"}) {
+		t.Errorf("taints: %+v", spec)
 	}
 	if err := s.DistrustSSHCA(t.Context(), "ssh-ed25519 AAAA"); fleet.CodeOf(err) != fleet.CodeNotFound {
 		t.Errorf("a CA that there is not: %v", err)

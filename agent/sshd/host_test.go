@@ -353,6 +353,15 @@ func TestEndedBeforeReload(t *testing.T) {
 	s.Write("authorized_keys", line(user.PublicKey())+"\n")
 	certificate := ca.certify(user.PublicKey(), s.Account+"@"+nodeID, 2000, nil)
 	died(t, s, func() { _, _ = s.Config.Apply(context.Background(), ca.spec(s, nil)) })
+	own, err := os.ReadFile(s.Config.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Write("sshd_config", string(own)+"NoSuchKeyword yes\n") // sshd would end, if it were told now
+	if conflict, err := s.Config.Apply(t.Context(), ca.spec(s, nil)); err != nil || !strings.Contains(conflict, "NoSuchKeyword") || s.Reloads() != 0 {
+		t.Errorf("conflict %q (%v), %d reloads", conflict, err, s.Reloads())
+	}
+	s.Write("sshd_config", string(own))
 	apply(t, s, ca.spec(s, nil))
 	s.Eventually("the certificate logs in", func() bool { _, err := s.Login(user, certificate); return err == nil })
 	reloads := s.Reloads()

@@ -271,6 +271,13 @@ func TestNotInstalled(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	// One that was taken off the host holds up nobody who leaves.
+	s := sshdtest.New(t)
+	apply(t, s, authority{t, newSigner(t)}.spec(s, nil))
+	s.Config.Program = s.Path("none")
+	if err := s.Config.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // Leaving removes all of it, and the sshd that runs goes on without.
