@@ -175,36 +175,47 @@ func (m *members) forget(before time.Time) {
 	}
 }
 
-// keepMembers ends sessions that must end, notes who was heard of, and says that
-// this gateway serves, each for all sessions in one statement.
+// keepMembers does for all sessions at once what has to be done, until the context
+// ends.
 func (g *Gateway) keepMembers(ctx context.Context) {
-	var ended, noted, beaten time.Time
-	every := min(endEvery, g.cfg.Poll)
-	reached := time.Now()
-	for now := time.Now(); ; now = time.Now() {
-		if now.Sub(ended) >= every {
-			ended = now
-			g.endMembers(ctx)
-		}
-		// Who was heard of is noted first: a gateway that says that it serves has
-		// told of everybody.
-		beat := now.Sub(beaten) >= beatEvery
-		if beat || now.Sub(noted) >= min(touchEvery, g.store.SeenEvery()/2) {
-			noted = now
-			if g.note(ctx, beat) {
-				reached = now
-				if beat {
-					beaten = now
-				}
-			}
-		}
-		if now.Sub(reached) >= cutOff {
-			g.log.Warn("Postgres was not reached for "+cutOff.String()+": all sessions end", "sessions", g.members.clear())
-			reached = now
-		}
-		if !pause(ctx, every) {
+	k := &keeper{Gateway: g, every: min(endEvery, g.cfg.Poll), reached: time.Now()}
+	for {
+		k.round(ctx, time.Now())
+		if !pause(ctx, k.every) {
 			return
 		}
+	}
+}
+
+// keeper knows when what was done last.
+type keeper struct {
+	*Gateway
+	every                         time.Duration
+	ended, noted, beaten, reached time.Time
+}
+
+// round ends sessions that must end, notes who was heard of, and says that this
+// gateway serves, each for all sessions in one statement.
+func (k *keeper) round(ctx context.Context, now time.Time) {
+	if now.Sub(k.ended) >= k.every {
+		k.ended = now
+		k.endMembers(ctx)
+	}
+	// Who was heard of is noted first: a gateway that says that it serves has told
+	// of everybody.
+	beat := now.Sub(k.beaten) >= beatEvery
+	if beat || now.Sub(k.noted) >= min(touchEvery, k.store.SeenEvery()/2) {
+		k.noted = now
+		if k.note(ctx, beat) {
+			k.reached = now
+			if beat {
+				k.beaten = now
+			}
+		}
+	}
+	if now.Sub(k.reached) >= cutOff {
+		k.reached = now
+		k.log.Warn("Postgres was not reached for "+cutOff.String()+": all sessions end", "sessions", k.members.clear())
 	}
 }
 

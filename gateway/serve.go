@@ -16,7 +16,9 @@ import (
 // up to ten seconds. It closes the listeners.
 func (g *Gateway) Serve(ctx context.Context, node, boot net.Listener) error {
 	certificate := g.cfg.CA.NewServer(g.host, "localhost", "127.0.0.1", "::1")
-	nodeServer := &http.Server{Handler: g.NodeHandler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second,
+	// A handshake may take as long as headers may: while a whole fleet comes back, it
+	// waits for a processor, and one that is given up was for nothing.
+	nodeServer := &http.Server{Handler: g.NodeHandler(), ReadHeaderTimeout: 30 * time.Second, ReadTimeout: 60 * time.Second,
 		WriteTimeout: g.store.SeenEvery() + 60*time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: quiet(g.log),
 		// Asked for and not judged here: call-in and join come without one, renewal
 		// may come with one that has expired. Each request is judged on its own.

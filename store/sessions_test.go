@@ -141,8 +141,14 @@ func TestReopenSession(t *testing.T) {
 		t.Fatal(lost, err)
 	}
 	r.exec(`DELETE FROM reconcile_wanted`)
+	r.exec(`UPDATE certificates SET used_at = NULL`)
 	if epoch := storetest.Connect(t, r.Store, node); epoch != 5 {
 		t.Errorf("epoch %d, want 5", epoch)
+	}
+	r.exec(`UPDATE certificates SET used_at = NULL`)
+	storetest.Connect(t, r.Store, node)
+	if r.count(`SELECT count(*) FROM certificates WHERE used_at IS NULL`) != 0 {
+		t.Error("a certificate that was shown for the first time is not noted as used")
 	}
 	n, err := store.LoadNode(t.Context(), r.Pool(), node)
 	if err != nil || len(n.NoScheduleReasons) > 0 || n.Session.DisconnectedAt != nil || r.count(`SELECT count(*) FROM reconcile_wanted`) != 1 {
