@@ -101,9 +101,18 @@ func NewReason(code, format string, args ...any) Reason {
 	return Reason{Code: code, Cause: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
+// mostCause bounds a cause, in bytes.
+const mostCause = 2000
+
 // reasonFrom is the one place where errors get words: those of BMCs, those of
-// the store, and others.
+// the store, and others. They are words that Postgres can store.
 func reasonFrom(err error) Reason {
+	r := wordsOf(err)
+	r.Cause = fleet.Text(r.Cause, mostCause)
+	return r
+}
+
+func wordsOf(err error) Reason {
 	var own Reason
 	if errors.As(err, &own) {
 		return own

@@ -3,8 +3,10 @@ package activities
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"go.temporal.io/sdk/temporal"
 
@@ -60,6 +62,18 @@ func TestErrorsToTemporal(t *testing.T) {
 	}
 	if err := toTemporal(context.Canceled); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancel became %v", err)
+	}
+}
+
+// TestCausesCanBeStored: whatever a BMC says, its operation can be recorded as
+// failed.
+func TestCausesCanBeStored(t *testing.T) {
+	t.Parallel()
+	said := "\xff\x00" + strings.Repeat("é", mostCause)
+	for _, err := range []error{&bmc.Error{Kind: bmc.KindRefused, Cause: said}, NewReason(CodeMachine, "%s", said), errors.New(said)} {
+		if cause := reasonFrom(err).Cause; strings.Contains(cause, "\x00") || !utf8.ValidString(cause) || len(cause) > mostCause {
+			t.Errorf("%T: %d bytes, %.20q", err, len(cause), cause)
+		}
 	}
 }
 

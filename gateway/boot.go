@@ -216,7 +216,7 @@ func readReport(w http.ResponseWriter, r *http.Request) (map[string]string, erro
 		}
 		for k, v := range in {
 			if s, ok := v.(string); ok && reportMember(k) {
-				kept[text(k, 64)] = text(s, 8<<10)
+				kept[fleet.Text(k, 64)] = fleet.Text(s, 8<<10)
 			}
 		}
 		return kept, nil
@@ -231,7 +231,7 @@ func readReport(w http.ResponseWriter, r *http.Request) (map[string]string, erro
 	}
 	for k := range form {
 		if reportMember(k) {
-			kept[text(k, 64)] = text(form.Get(k), 8<<10)
+			kept[fleet.Text(k, 64)] = fleet.Text(form.Get(k), 8<<10)
 		}
 	}
 	return kept, nil

@@ -104,7 +104,7 @@ func (g *Gateway) grantJoin(ctx context.Context, in joinRequest) (certificateAns
 
 // cleanHardware bounds what a machine says of itself.
 func cleanHardware(h fleet.Hardware) fleet.Hardware {
-	h.UUID, h.Serial, h.Vendor = text(h.UUID, 64), text(h.Serial, 256), text(h.Vendor, 256)
+	h.UUID, h.Serial, h.Vendor = fleet.Text(h.UUID, 64), fleet.Text(h.Serial, 256), fleet.Text(h.Vendor, 256)
 	h.MACs = fleet.UniversalMACs(h.MACs[:min(len(h.MACs), 256)])
 	return h
 }

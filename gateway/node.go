@@ -162,7 +162,7 @@ func (g *Gateway) takeProgress(w http.ResponseWriter, r *http.Request, o store.O
 	if in.Percent != nil {
 		*in.Percent = min(max(*in.Percent, 0), 100)
 	}
-	if err := g.store.CommandProgress(r.Context(), o, r.PathValue("id"), in.Percent, text(in.Detail, detailMax)); err != nil {
+	if err := g.store.CommandProgress(r.Context(), o, r.PathValue("id"), in.Percent, fleet.Text(in.Detail, detailMax)); err != nil {
 		g.answerError(w, r, err)
 		return
 	}
@@ -175,7 +175,7 @@ func (g *Gateway) takeResult(w http.ResponseWriter, r *http.Request, o store.Own
 		g.answerError(w, r, err)
 		return
 	}
-	in.Error, in.Data = text(in.Error, 16<<10), storableJSON(in.Data)
+	in.Error, in.Data = fleet.Text(in.Error, 16<<10), storableJSON(in.Data)
 	if err := g.store.CommandResult(r.Context(), o, r.PathValue("id"), in); err != nil {
 		g.answerError(w, r, err)
 		return

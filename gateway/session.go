@@ -158,7 +158,7 @@ func (g *Gateway) memberSpec(w http.ResponseWriter, r *http.Request, m *member) 
 		g.answerError(w, r, err)
 		return
 	}
-	in.Error, in.SSHConflict, in.Address = text(in.Error, 4<<10), text(in.SSHConflict, 4<<10), reachable(in.Address)
+	in.Error, in.SSHConflict, in.Address = fleet.Text(in.Error, 4<<10), fleet.Text(in.SSHConflict, 4<<10), reachable(in.Address)
 	if err := g.store.ReportSpec(r.Context(), m.NodeID, in); err != nil {
 		g.answerError(w, r, err)
 		return

@@ -4,22 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strings"
-	"unicode/utf8"
 )
-
-// text cuts what a machine says to a length, in bytes, that ends at a character,
-// and drops NUL, which Postgres cannot store.
-func text(s string, limit int) string {
-	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD")
-	if len(s) <= limit {
-		return s
-	}
-	cut := limit
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut]
-}
 
 // storableJSON drops NUL from the strings of a document, since jsonb holds none.
 // Firmware tables are full of them.

@@ -130,6 +130,7 @@ func nodeEvent(ctx context.Context, tx pgx.Tx, nodeID, actor, typ string, data m
 // with an event when the status changed. A condition that stays as it is costs
 // one read.
 func (s *Store) SetCondition(ctx context.Context, nodeID string, c fleet.Condition) error {
+	c.Message = fleet.Text(c.Message, mostError)
 	var same bool
 	err := s.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM conditions WHERE node_id = $1 AND type = $2 AND status = $3 AND reason = $4 AND message = $5)`,
 		nodeID, c.Type, string(c.Status), c.Reason, c.Message).Scan(&same)

@@ -76,15 +76,18 @@ type BMCLook struct {
 	Next  time.Duration
 }
 
+// mostError bounds the error that is kept of a look, in bytes.
+const mostError = 2000
+
 // RecordLooks writes the observations of many looks in one statement. It writes
 // no events: a node whose power or conditions changed is written in a
-// transaction of its own.
+// transaction of its own. What one BMC said keeps no other's from being written.
 func (s *Store) RecordLooks(ctx context.Context, looks []BMCLook) error {
 	var ids, powers, errs []string
 	var reached []bool
 	var next []float64
 	for _, l := range looks {
-		ids, powers, errs = append(ids, l.NodeID), append(powers, string(l.Power)), append(errs, l.Error)
+		ids, powers, errs = append(ids, l.NodeID), append(powers, string(l.Power)), append(errs, fleet.Text(l.Error, mostError))
 		reached, next = append(reached, l.Reachable), append(next, l.Next.Seconds())
 	}
 	_, err := s.pool.Exec(ctx, `

@@ -55,7 +55,7 @@ func TestClaimDueBMCs(t *testing.T) {
 	if err := o.ReleaseLease(t.Context(), due[0].Lease); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.RecordLooks(t.Context(), []store.BMCLook{{NodeID: "node_a", Error: "no answer", Next: time.Hour}}); err != nil {
+	if err := o.RecordLooks(t.Context(), []store.BMCLook{{NodeID: "node_a", Error: "no answer\x00\xff", Next: time.Hour}}); err != nil {
 		t.Fatal(err)
 	}
 	if due = claim(); len(due) != 1 || due[0].Failures != 1 || due[0].Reachable {
@@ -64,7 +64,7 @@ func TestClaimDueBMCs(t *testing.T) {
 	if err := o.ReleaseLease(t.Context(), due[0].Lease); err != nil {
 		t.Fatal(err)
 	}
-	refused := fleet.Condition{Type: "BmcAuthenticated", Status: fleet.ConditionFalse, Reason: "login-refused"}
+	refused := fleet.Condition{Type: "BmcAuthenticated", Status: fleet.ConditionFalse, Reason: "login-refused", Message: "no\x00 login"}
 	if err := o.SetCondition(t.Context(), "node_a", refused); err != nil {
 		t.Fatal(err)
 	}

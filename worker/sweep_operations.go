@@ -147,5 +147,5 @@ func (s *OperationSweep) taskFailure(ctx context.Context, id, runID string) stri
 
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
-	return line[:min(len(line), 300)]
+	return fleet.Text(line, 300)
 }

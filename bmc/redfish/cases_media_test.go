@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/bettercompute/compute/bmc"
 	"github.com/bettercompute/compute/sim"
@@ -158,6 +159,35 @@ func TestImageQueryIsSecret(t *testing.T) {
 	wantKind(t, err, bmc.KindRefused)
 	if strings.Contains(err.Error(), "s3cr3t") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestWordsOfABMC: what a BMC says in an error is text that can be stored, is
+// bounded, and holds no part of a secret that stands where it is cut.
+func TestWordsOfABMC(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, found("Off"))
+	session := &kept{keep: true}
+	b.opts.Session = session
+	b.open() // makes the session that the others take over
+	for name, words := range map[string]string{
+		"NUL":                 `a\u0000b`,
+		"cut in a character":  strings.Repeat("\u00e9", 400),
+		"odd length":          "x" + strings.Repeat("\u00e9", 400),
+		"secret at the cut":   strings.Repeat("x", 494) + "s3cr3t=part",
+		"the session's token": session.token + " is no number",
+	} {
+		b.rules(`faults:
+  - name: talks
+    match: {method: POST, path: "**/VirtualMedia.InsertMedia"}
+    apply: false
+    reply: {status: 400, raw: '{"error":{"@Message.ExtendedInfo":[{"MessageId":"Base.1.8.ActionParameterValueFormatError\u0000","Message":"` + words + `"}]}}'}`)
+		err := b.open().InsertMedia(b.ctx(), "http://127.0.0.1:9/x.iso?s3cr3t=part")
+		wantKind(t, err, bmc.KindRefused)
+		said := err.Error()
+		if strings.Contains(said, "\x00") || !utf8.ValidString(said) || len(said) > 800 || strings.Contains(said, "s3cr3t") || strings.Contains(said, session.token) {
+			t.Errorf("%s: %d bytes, %q", name, len(said), said)
+		}
 	}
 }
 

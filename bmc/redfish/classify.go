@@ -145,7 +145,7 @@ func (c *Client) failure(doing string, a *answer, v verdict) error {
 		cause = "the account must change its password first; " + cause
 	}
 	if len(v.msgs) > 0 {
-		cause += ": " + c.redact(v.msgs.text())
+		cause += ": " + c.said(v.msgs.text())
 	}
 	e := &bmc.Error{Kind: kindOfClass[v.class], Doing: doing, Cause: cause, Remedy: remedyOfClass[v.class],
 		Status: a.status, MessageID: v.msgs.first()}

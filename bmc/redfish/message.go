@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/bettercompute/compute/fleet"
 )
 
 // message is one entry of extended information, read leniently: some services
@@ -85,7 +87,7 @@ func messagesOf(body []byte) messages {
 func (ms messages) first() string {
 	for _, m := range ms {
 		if m.MessageID != "" {
-			return m.MessageID
+			return fleet.Text(m.MessageID, saidMost)
 		}
 	}
 	return ""
@@ -111,9 +113,12 @@ func (ms messages) text() string {
 		}
 		parts = append(parts, s)
 	}
-	s := strings.Join(parts, "; ")
-	if len(s) > 500 {
-		s = s[:500] + "..."
-	}
-	return s
+	return strings.Join(parts, "; ")
 }
+
+// saidMost bounds what is told of a BMC's messages, in bytes.
+const saidMost = 500
+
+// said is what a BMC's words become in an error: without secrets, which are
+// looked for before it is cut, and bounded.
+func (c *Client) said(words string) string { return fleet.Text(c.redact(words), saidMost) }

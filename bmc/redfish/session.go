@@ -20,6 +20,7 @@ func (c *Client) logIn(ctx context.Context) error {
 		}
 		if token != "" {
 			c.sessionURI, c.token = uri, token
+			c.secrets = append(c.secrets, token)
 			return nil
 		}
 	}

@@ -130,9 +130,9 @@ func (c *Client) judgeTask(a *answer, doing string) (taskBody, bool, error) {
 		cause += fmt.Sprintf(", status %s", t.TaskStatus)
 	}
 	if text := t.Messages.text(); text != "" {
-		cause += ": " + c.redact(text)
+		cause += ": " + c.said(text)
 	} else if t.Message != "" {
-		cause += ": " + c.redact(t.Message)
+		cause += ": " + c.said(t.Message)
 	}
 	return t, true, &bmc.Error{Kind: bmc.KindRefused, Doing: doing, Cause: cause, Remedy: "look at the BMC's log for why, then try again",
 		MessageID: t.Messages.first()}
