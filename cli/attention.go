@@ -48,6 +48,11 @@ func (a *app) attentionCmd() *cobra.Command {
 					filter[name] = v
 				}
 			}
+			for member, group := range map[string]string{"siteId": "sites", "poolId": "pools"} {
+				if err := a.resolveNamed(cmd.Context(), filter, member, group); err != nil {
+					return err
+				}
+			}
 			items, err := a.attention(cmd.Context(), filter, slow)
 			if err != nil {
 				return err

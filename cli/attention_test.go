@@ -31,7 +31,7 @@ func TestAttention(t *testing.T) {
 			`{"items": [{"id": "op_3", "nodeId": "n3", "verb": "drain", "state": "waiting", "createdAt": "2026-01-01T00:00:04.000Z",
 				"waitingFor": {"actor": "ann", "what": "1 allocation", "since": "2026-01-01T00:00:05.000Z", "youCan": ["nodes/uncordon"]}}]}`},
 	})
-	out, _, err := f.run("attention", "--site-id", "s", "-o", "json")
+	out, _, err := f.run("attention", "--site-id", "site_1", "-o", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestAttention(t *testing.T) {
 		t.Errorf("listed (-want +got):\n%s", diff)
 	}
 	for _, call := range append(f.made("nodes/list"), f.made("operations/list")...) {
-		if !strings.Contains(call, `"siteId":"s"`) {
+		if !strings.Contains(call, `"siteId":"site_1"`) {
 			t.Errorf("not of the site alone: %s", call)
 		}
 	}

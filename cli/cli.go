@@ -77,7 +77,7 @@ func New(in io.Reader, out, errOut io.Writer) *cobra.Command {
 	for _, kind := range accepts {
 		groups["metal"].AddCommand(a.acceptCmd(kind))
 	}
-	root.AddCommand(a.attentionCmd(), a.loginCmd(), a.bmcCmd(), a.sshCmd())
+	root.AddCommand(a.attentionCmd(), a.eventsCmd(), a.loginCmd(), a.bmcCmd(), a.sshCmd())
 	return root
 }
 

@@ -103,14 +103,22 @@ func (a *app) call(ctx context.Context, group, method string, in, out any) error
 	return a.send(ctx, group, method, "", in, out)
 }
 
-// send is call with an Idempotency-Key, under which a call may be sent again
-// after its answer was lost.
-func (a *app) send(ctx context.Context, group, method, key string, in, out any) error {
+// checkURL says what is wrong with the API's URL.
+func (a *app) checkURL() error {
 	if a.url == "" {
 		return usagef("no API URL: set COMPUTE_URL or pass --url (after make dev: . .dev/env)")
 	}
 	if !strings.HasPrefix(a.url, "http://") && !strings.HasPrefix(a.url, "https://") {
 		return usagef("the API's URL is %q; it begins with http:// or https:// (COMPUTE_URL or --url)", a.url)
+	}
+	return nil
+}
+
+// send is call with an Idempotency-Key, under which a call may be sent again
+// after its answer was lost.
+func (a *app) send(ctx context.Context, group, method, key string, in, out any) error {
+	if err := a.checkURL(); err != nil {
+		return err
 	}
 	token := a.token
 	if token == "" {

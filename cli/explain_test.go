@@ -17,9 +17,9 @@ func TestRefusalsNameCommandAndFlags(t *testing.T) {
 	t.Parallel()
 	for line, c := range map[string]struct{ answer, says string }{
 		"metal retry " + testNode: {`409 {"code": "INVALID_STATE", "detail": "the node is retired"}`, "computectl: metal retry " + testNode + ": INVALID_STATE: the node is retired"},
-		"metal enroll --site-id s --bmc-address 10.0.0.1": {`400 {"code": "INVALID_INPUT", "fields": [{"field": "bmc.password", "constraint": "required"}]}`,
+		"metal enroll --site-id site_1 --bmc-address 10.0.0.1": {`400 {"code": "INVALID_INPUT", "fields": [{"field": "bmc.password", "constraint": "required"}]}`,
 			"\n  bmc.password (--bmc-password-file): required"},
-		"metal enroll --site-id s": {`400 {"code": "INVALID_INPUT", "fields": [{"field": "bmc", "constraint": "required"}]}`, "\n  bmc (--bmc-address, --bmc-username, --bmc-password-file): required"},
+		"metal enroll --site-id site_1": {`400 {"code": "INVALID_INPUT", "fields": [{"field": "bmc", "constraint": "required"}]}`, "\n  bmc (--bmc-address, --bmc-username, --bmc-password-file): required"},
 		"nodes list --limit 0":     {`400 {"code": "INVALID_INPUT", "fields": [{"field": "limit", "constraint": "at least 1"}]}`, "\n  limit (--limit): at least 1"},
 		"nodes list --tenant a,":   {`400 {"code": "INVALID_INPUT", "fields": [{"field": "tenantId", "constraint": "no"}]}`, "tenantId (--tenant, COMPUTE_TENANT)"},
 	} {

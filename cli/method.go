@@ -47,10 +47,9 @@ func (a *app) methodCmd(m fleet.Method) *cobra.Command {
 	for _, f := range fields {
 		f.addFlag(cmd)
 		completeValues(cmd, f)
+		a.completeFlag(cmd, f)
 	}
-	if member == "nodeId" || member == "operationId" {
-		cmd.ValidArgsFunction = a.completeNode
-	}
+	cmd.ValidArgsFunction = a.completeArgument(member)
 	cmd.Flags().String("input", "", "the whole input as a JSON object; a file, - for standard input; flags win over it")
 	if startsOperation(m) || m.FullName() == "operations/get" {
 		cmd.Flags().BoolP("watch", "w", false, "show the operation's steps until it ends")
@@ -131,6 +130,11 @@ func (a *app) input(cmd *cobra.Command, m fleet.Method, fields []field, member s
 	}
 	if err := a.resolveNode(cmd.Context(), in); err != nil {
 		return nil, err
+	}
+	for _, of := range []struct{ member, group string }{{"poolId", "pools"}, {"siteId", "sites"}} {
+		if err := a.resolveNamed(cmd.Context(), in, of.member, of.group); err != nil {
+			return nil, err
+		}
 	}
 	var missing []string
 	for _, f := range fields {
