@@ -20,8 +20,8 @@ func TestRefusalsNameCommandAndFlags(t *testing.T) {
 		"metal enroll --site-id site_1 --bmc-address 10.0.0.1": {`400 {"code": "INVALID_INPUT", "fields": [{"field": "bmc.password", "constraint": "required"}]}`,
 			"\n  bmc.password (--bmc-password-file): required"},
 		"metal enroll --site-id site_1": {`400 {"code": "INVALID_INPUT", "fields": [{"field": "bmc", "constraint": "required"}]}`, "\n  bmc (--bmc-address, --bmc-username, --bmc-password-file): required"},
-		"nodes list --limit 0":     {`400 {"code": "INVALID_INPUT", "fields": [{"field": "limit", "constraint": "at least 1"}]}`, "\n  limit (--limit): at least 1"},
-		"nodes list --tenant a,":   {`400 {"code": "INVALID_INPUT", "fields": [{"field": "tenantId", "constraint": "no"}]}`, "tenantId (--tenant, COMPUTE_TENANT)"},
+		"nodes list --limit 0":          {`400 {"code": "INVALID_INPUT", "fields": [{"field": "limit", "constraint": "at least 1"}]}`, "\n  limit (--limit): at least 1"},
+		"nodes list --tenant a,":        {`400 {"code": "INVALID_INPUT", "fields": [{"field": "tenantId", "constraint": "no"}]}`, "tenantId (--tenant, COMPUTE_TENANT)"},
 	} {
 		words := strings.Fields(line)
 		f := newFakeAPI(t, map[string][]string{words[0] + "/" + words[1]: {c.answer}})
