@@ -6,7 +6,9 @@ type WaitsSpec struct {
 	PowerChange *int `json:"powerChange,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds for a power change to be seen."`
 	CallIn      *int `json:"callIn,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds for POST and the machine's call-in."`
 	Image       *int `json:"image,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds for writing an image."`
+	ImageStall  *int `json:"imageStall,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds an image's write may be without progress, and for each shorter command to a machine that booted our medium."`
 	BMCAway     *int `json:"bmcAway,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds a BMC may be away during an operation."`
+	Report      *int `json:"report,omitempty" validate:"omitempty,min=1,max=86400" doc:"Seconds for an installed system's report, or its agent's session."`
 }
 
 // TimeoutsSpec are waiting times that a site sets, for all machines and by

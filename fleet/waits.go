@@ -7,14 +7,16 @@ type Waits struct {
 	PowerChange time.Duration
 	// CallIn is POST and boot until the machine calls in.
 	CallIn time.Duration
-	// Image bounds the write; ImageStall the time without progress.
+	// Image bounds the write; ImageStall the time without progress, and the
+	// commands to a machine that booted our medium which take no longer: its
+	// inventory, the config drive, the rescue system.
 	Image, ImageStall time.Duration
 	BMCAway           time.Duration
 	// Graceful is how long a system is asked to shut down before it is forced.
 	Graceful time.Duration
 	// SoftOff bounds power softOff, which never escalates.
 	SoftOff time.Duration
-	// Report bounds the installed system's report.
+	// Report bounds the installed system's report, or its agent's session.
 	Report time.Duration
 	// Session bounds how long an adopted host's agent is waited for.
 	Session time.Duration
@@ -58,5 +60,7 @@ func (w *Waits) apply(t WaitsSpec) {
 	set(&w.PowerChange, t.PowerChange)
 	set(&w.CallIn, t.CallIn)
 	set(&w.Image, t.Image)
+	set(&w.ImageStall, t.ImageStall)
 	set(&w.BMCAway, t.BMCAway)
+	set(&w.Report, t.Report)
 }

@@ -66,6 +66,12 @@ func (w *wire) take(c net.Conn) {
 	}
 }
 
+func (w *wire) holds() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.held) > 0
+}
+
 // set changes what becomes of connections, and ends those that hang.
 func (w *wire) set(state string) {
 	w.mu.Lock()
@@ -142,7 +148,9 @@ func TestStartBeforeEngines(t *testing.T) {
 	tells("boot", "")
 	for _, state := range []string{"drops", "hangs"} {
 		temporal.set(state)
-		tells("worker", "does not answer")
+		until(t, func() string {
+			return missing(state == "hangs" && !temporal.holds(), "the worker does not try Temporal again")
+		})
 		tells("worker", "Temporal at "+temporal.Addr().String())
 	}
 	temporal.set("passes")
