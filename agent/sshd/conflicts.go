@@ -1,7 +1,6 @@
 package sshd
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,9 +42,6 @@ func (f *finder) read(path string, depth int, in bool) error {
 		return nil
 	}
 	b, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) && depth > 0 {
-		return nil // sshd passes over it as well
-	}
 	if err != nil {
 		return fmt.Errorf("read sshd's configuration: %w", err)
 	}

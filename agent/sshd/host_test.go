@@ -67,7 +67,7 @@ func TestConflictForms(t *testing.T) {
 	s := sshdtest.New(t)
 	ca := authority{t, newSigner(t)}
 	for name, text := range map[string]string{"a.conf": "TrustedUserCAKeys /of/a\n", "with blank.conf": "TrustedUserCAKeys /of/blank\n", ".hidden.conf": "TrustedUserCAKeys /of/hidden\n",
-		"matching.conf": "Match User nobody\nPermitTTY no\n", "link.conf": ""} {
+		"matching.conf": "Match User nobody\nPermitTTY no\n"} {
 		s.Write(name, text)
 	}
 	own, err := os.ReadFile(s.Config.File)

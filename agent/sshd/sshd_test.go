@@ -163,8 +163,17 @@ func TestLogins(t *testing.T) {
 	if _, err := s.Login(newSigner(t), ""); !sshdtest.Refused(err) {
 		t.Errorf("another key: %v", err)
 	}
+	doc, err := os.ReadFile("../../docs/break-glass-access.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if !strings.Contains(s.Log(), "dev:oncall req_1 (serial 2000)") {
 		t.Error("sshd's log does not name key id and serial")
+	}
+	for _, says := range []string{"Certificate invalid: not yet valid", "Certificate invalid: expired", "revoked by file", "does not contain an authorized principal", "Failed publickey"} {
+		if !strings.Contains(s.Log(), says) || !strings.Contains(string(doc), "`"+says+"`") {
+			t.Errorf("sshd's log, or the document on what it says, lacks %q", says)
+		}
 	}
 }
 
