@@ -15,6 +15,7 @@ dev-reset: ## wipe the state of make dev
 
 build: ## PKCS11=1: compute can use CA keys in tokens; needs a C compiler
 	@mkdir -p $(BIN)
+	@[ -x $(BIN)/compute ] || echo "building; the first time takes some minutes"
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/ $(addprefix ./cmd/,$(CMDS))
 	@CGO_ENABLED=$(PKCS11) $(GO) build -o $(BIN)/ ./cmd/compute
 

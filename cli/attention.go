@@ -48,10 +48,8 @@ func (a *app) attentionCmd() *cobra.Command {
 					filter[name] = v
 				}
 			}
-			for member, group := range map[string]string{"siteId": "sites", "poolId": "pools"} {
-				if err := a.resolveNamed(cmd.Context(), filter, member, group); err != nil {
-					return err
-				}
+			if err := a.resolveNames(cmd.Context(), filter); err != nil {
+				return err
 			}
 			items, err := a.attention(cmd.Context(), filter, slow)
 			if err != nil {

@@ -34,11 +34,13 @@ type app struct {
 	token    string
 	output   string
 	now      func() time.Time
+	// names are the ids of pools and sites that were looked up by name.
+	names map[string]string
 }
 
 // New returns the root command.
 func New(in io.Reader, out, errOut io.Writer) *cobra.Command {
-	a := &app{in: in, out: out, err: errOut, now: time.Now}
+	a := &app{in: in, out: out, err: errOut, now: time.Now, names: map[string]string{}}
 	root := &cobra.Command{
 		Use:   "computectl",
 		Short: "Operate a bare-metal GPU fleet",

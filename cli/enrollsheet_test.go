@@ -173,7 +173,7 @@ func TestEnrollSheetWrong(t *testing.T) {
 		"unknown column":    {"name,adress\n", `no column is called "adress"`},
 		"column twice":      {"name,name\n", "twice"},
 		"no rows":           {"name,bmc-address\n", "no rows"},
-		"empty":             {"", "header"},
+		"empty":             {"", "its first line names the columns"},
 		"too few cells":     {"name,bmc-address,bmc-password\none,10.0.0.1\n", "line 2"},
 		"no address":        {"name,bmc-password\none,s3cret\n", "bmc-address is missing"},
 		"no password":       {"name,bmc-address\none,10.0.0.1\n", "bmc-password is missing"},

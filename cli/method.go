@@ -131,10 +131,8 @@ func (a *app) input(cmd *cobra.Command, m fleet.Method, fields []field, member s
 	if err := a.resolveNode(cmd.Context(), in); err != nil {
 		return nil, err
 	}
-	for _, of := range []struct{ member, group string }{{"poolId", "pools"}, {"siteId", "sites"}} {
-		if err := a.resolveNamed(cmd.Context(), in, of.member, of.group); err != nil {
-			return nil, err
-		}
+	if err := a.resolveNames(cmd.Context(), in); err != nil {
+		return nil, err
 	}
 	var missing []string
 	for _, f := range fields {

@@ -12,8 +12,28 @@ import (
 // namedThing is a pool or a site as far as its name goes.
 type namedThing struct{ ID, Name string }
 
-// resolveNamed replaces the name of a pool or site by its id. Pools of others
-// are not listed, and are named by their ids.
+// resolveNames replaces the names of pools and sites in an input by their ids.
+// Each is looked up once: a sheet names the same ones in all its rows.
+func (a *app) resolveNames(ctx context.Context, in map[string]any) error {
+	for _, of := range []struct{ member, group string }{{"poolId", "pools"}, {"siteId", "sites"}} {
+		given, ok := in[of.member].(string)
+		if !ok {
+			continue
+		}
+		key := of.member + " " + given
+		if a.names[key] == "" {
+			if err := a.resolveNamed(ctx, in, of.member, of.group); err != nil {
+				return err
+			}
+			a.names[key], _ = in[of.member].(string)
+		}
+		in[of.member] = a.names[key]
+	}
+	return nil
+}
+
+// resolveNamed looks a name up. Pools of others are not listed, and are named by
+// their ids.
 func (a *app) resolveNamed(ctx context.Context, in map[string]any, member, group string) error {
 	given, ok := in[member].(string)
 	if !ok || given == "" || strings.HasPrefix(given, strings.TrimSuffix(member, "Id")+"_") {

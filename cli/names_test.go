@@ -1,6 +1,8 @@
 package cli_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -53,5 +55,33 @@ func TestNamesOfPoolsAndSites(t *testing.T) {
 		if err != nil || !slices.Contains(strings.Split(out, "\n"), want) {
 			t.Errorf("%s offers no %q (%v):\n%s", line, want, err, out)
 		}
+	}
+}
+
+// A sheet names pools as the flags do, and each is looked up once.
+func TestSheetNamesPools(t *testing.T) {
+	t.Parallel()
+	f := newFakeAPI(t, map[string][]string{"pools/list": {`{"items": [{"id": "pool_1", "name": "h100"}]}`}, "metal/enroll": {`{"node": {}, "operation": {}}`}})
+	file := filepath.Join(t.TempDir(), "machines.csv")
+	sheet := "name,bmc-address,bmc-username,bmc-password,pool-id\na,10.0.0.1,root,x,h100\nb,10.0.0.2,root,x,h100\n"
+	if err := os.WriteFile(file, []byte(sheet), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, said, err := f.run("metal", "enroll", "--from", file, "--site-id", "site_1"); err != nil {
+		t.Fatalf("%v\n%s%s", err, out, said)
+	}
+	if n := len(f.made("pools/list")); n != 1 {
+		t.Errorf("the pool was looked up %d times", n)
+	}
+	for _, call := range f.made("metal/enroll") {
+		if !strings.Contains(call, `"poolId":"pool_1"`) {
+			t.Errorf("enrolled by %s", call)
+		}
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.run("metal", "enroll", "--from", file); err == nil || !strings.Contains(err.Error(), "its first line names the columns") {
+		t.Errorf("of an empty file: %v", err)
 	}
 }

@@ -58,6 +58,9 @@ func (a *app) readSheet(path string, columns map[string]*field) ([]sheetRow, err
 	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))))
 	r.Comment = '#'
 	header, err := r.Read()
+	if errors.Is(err, io.EOF) {
+		return nil, usagef("%s is empty: its first line names the columns, which are %s", path, strings.Join(slices.Sorted(maps.Keys(columns)), ", "))
+	}
 	if err != nil {
 		return nil, usagef("%s: the header: %w", path, err)
 	}
@@ -117,6 +120,9 @@ func (a *app) rowInput(cmd *cobra.Command, m fleet.Method, fields []field, colum
 			return nil, fmt.Errorf("column %s: %w", name, err)
 		}
 		put(in, f.path, v)
+	}
+	if err := a.resolveNames(cmd.Context(), in); err != nil {
+		return nil, err
 	}
 	return in, checkRow(in)
 }

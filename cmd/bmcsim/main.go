@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/bettercompute/compute/sim"
+	"github.com/bettercompute/compute/version"
 	"github.com/spf13/cobra"
 )
 
@@ -36,9 +37,10 @@ type flags struct {
 func command() *cobra.Command {
 	var f flags
 	c := &cobra.Command{
-		Use:   "bmcsim",
-		Short: "Run a rack of simulated machines, each with a Redfish service of its own",
-		Args:  cobra.NoArgs,
+		Use:     "bmcsim",
+		Version: version.String(),
+		Short:   "Run a rack of simulated machines, each with a Redfish service of its own",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			c.SilenceUsage = true
 			return run(c.Context(), f)
