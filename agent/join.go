@@ -50,6 +50,9 @@ func Join(ctx context.Context, cfg JoinConfig, host Identified) (Identity, error
 	if cfg.RetryPause == 0 {
 		cfg.RetryPause = time.Second
 	}
+	if err := identity.CheckFingerprint(cfg.CAFingerprint); err != nil {
+		return Identity{}, err
+	}
 	key, err := cfg.State.makeKey()
 	if err != nil {
 		return Identity{}, err

@@ -189,9 +189,11 @@ func TestExpiredAndOld(t *testing.T) {
 			t.Errorf("expired within grace on %s: %d, want %d", path, got, want)
 		}
 	}
-	age("31 days")
-	if got := ask("/node/v1/renew"); got != 401 {
-		t.Errorf("expired past grace: %d, want 401", got)
+	for past, want := range map[string]int{"29 days 23:00": 200, "30 days 00:00:01": 401, "31 days": 401} {
+		age(past)
+		if got := ask("/node/v1/renew"); got != want {
+			t.Errorf("expired %s ago: %d, want %d", past, got, want)
+		}
 	}
 	age("-1 hour")
 	r.revoke(node)

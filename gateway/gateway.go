@@ -96,6 +96,7 @@ func (g *Gateway) Run(ctx context.Context) {
 	wg.Go(func() { g.listen(ctx) })
 	wg.Go(func() { g.poll(ctx) })
 	wg.Go(func() { g.keepMembers(ctx) })
+	wg.Go(func() { g.endSessions(ctx) })
 	wg.Wait()
 }
 

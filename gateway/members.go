@@ -175,8 +175,16 @@ func (m *members) forget(before time.Time) {
 	}
 }
 
-// keepMembers does for all sessions at once what has to be done, until the context
-// ends.
+// endSessions ends sessions that must end, until the context ends. It waits for
+// nothing else that the gateway asks of Postgres.
+func (g *Gateway) endSessions(ctx context.Context) {
+	for pause(ctx, min(endEvery, g.cfg.Poll)) {
+		g.endMembers(ctx)
+	}
+}
+
+// keepMembers does for all sessions at once what else has to be done, until the
+// context ends.
 func (g *Gateway) keepMembers(ctx context.Context) {
 	k := &keeper{Gateway: g, every: min(endEvery, g.cfg.Poll), reached: time.Now()}
 	for {
@@ -190,17 +198,13 @@ func (g *Gateway) keepMembers(ctx context.Context) {
 // keeper knows when what was done last.
 type keeper struct {
 	*Gateway
-	every                         time.Duration
-	ended, noted, beaten, reached time.Time
+	every                  time.Duration
+	noted, beaten, reached time.Time
 }
 
-// round ends sessions that must end, notes who was heard of, and says that this
-// gateway serves, each for all sessions in one statement.
+// round notes who was heard of, and says that this gateway serves, each for all
+// sessions in one statement.
 func (k *keeper) round(ctx context.Context, now time.Time) {
-	if now.Sub(k.ended) >= k.every {
-		k.ended = now
-		k.endMembers(ctx)
-	}
 	// Who was heard of is noted first: a gateway that says that it serves has told
 	// of everybody.
 	beat := now.Sub(k.beaten) >= beatEvery
@@ -249,6 +253,7 @@ func (g *Gateway) joinFingerprint() string {
 	return g.cfg.CA.Fingerprint()
 }
 
+// endMembers ends those that must end now, asking for all sessions at once.
 func (g *Gateway) endMembers(ctx context.Context) {
 	g.members.forget(time.Now().Add(-5 * time.Minute))
 	held := g.members.held()

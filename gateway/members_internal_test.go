@@ -33,7 +33,7 @@ func TestNoteBeforeBeat(t *testing.T) {
 	m := g.members.open(store.HeldSession{NodeID: "node_a", Serial: "1", Epoch: 1})
 	g.members.heard("node_a", "1", 1)
 	start := time.Now()
-	k := &keeper{Gateway: g, every: time.Hour, ended: start.Add(time.Hour), reached: start}
+	k := &keeper{Gateway: g, every: time.Hour, reached: start}
 	over := func() bool {
 		select {
 		case <-m.over:

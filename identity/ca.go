@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math/big"
 	"os"
+	"regexp"
 	"time"
 )
 
@@ -40,6 +41,18 @@ type CA struct {
 func Fingerprint(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.Raw)
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// fingerprintForm is what Fingerprint makes.
+var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// CheckFingerprint refuses what is no fingerprint of a certificate, so that one
+// that was cut short is not taken for another gateway's.
+func CheckFingerprint(s string) error {
+	if !fingerprintForm.MatchString(s) {
+		return fmt.Errorf("the fingerprint %q is none: sha256: and 64 hex digits in lower case, as compute keys fingerprint prints them", s)
+	}
+	return nil
 }
 
 // Fingerprint is the CA certificate's.

@@ -3,6 +3,7 @@ package identity_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/bettercompute/compute/identity"
@@ -41,5 +42,23 @@ func TestCreateAndLoad(t *testing.T) {
 	}
 	if _, err := identity.Load(key, cert, nil); err == nil {
 		t.Error("swapped files are loaded")
+	}
+}
+
+// A fingerprint is taken as it is printed, and not in part.
+func TestCheckFingerprint(t *testing.T) {
+	t.Parallel()
+	ca, err := identity.NewCA("test CA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := ca.Fingerprint()
+	if err := identity.CheckFingerprint(good); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []string{"", "sha256:00", good[:len(good)-1], good + "0", strings.ToUpper(good), strings.TrimPrefix(good, "sha256:"), good + "\n"} {
+		if err := identity.CheckFingerprint(bad); err == nil {
+			t.Errorf("%q is taken for a fingerprint", bad)
+		}
 	}
 }

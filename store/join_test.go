@@ -151,6 +151,15 @@ func TestJoinTokenRefused(t *testing.T) {
 	r.exec(`UPDATE join_tokens SET revoked_at = now() WHERE max_uses = 5`)
 	for name, token := range map[string]string{"used up": once, "expired": r.token("acme", r.Site, 1, -time.Second), "revoked": revoked, "none": "x", "empty": ""} {
 		r.refused(name, store.ReasonBadJoinToken, r.in(token, "key of "+name, ""))
+		if name == "used up" {
+			continue // who may be asking again
+		}
+		// Nothing is told of what the machine matches, and no TPM is challenged.
+		r.refused(name+", of a machine that is known", store.ReasonBadJoinToken, r.in(token, "key of "+name, uuidA))
+		err := r.Challenge(t.Context(), store.ChallengeIn{Secret: []byte(name), EK: "ek-1", KeyHash: key(name), Token: token})
+		if fleet.ReasonOf(err) != store.ReasonBadJoinToken {
+			t.Errorf("challenged by a token that is %s: %v", name, err)
+		}
 	}
 	if got := r.count(`SELECT count(*) FROM nodes`); got != 1 {
 		t.Errorf("%d nodes, want the one that joined", got)
