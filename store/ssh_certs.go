@@ -286,7 +286,7 @@ type LiveSSHCert struct {
 // LiveSSHCerts lists the certificates that have neither ended nor been revoked.
 func LiveSSHCerts(ctx context.Context, q Reader) ([]LiveSSHCert, error) {
 	rows, err := q.Query(ctx, `SELECT c.node_id, c.tenant_id, c.issued_by, c.serial::text, coalesce(t.revoked_at IS NOT NULL, false)
-		FROM ssh_certs c JOIN nodes n ON n.id = c.node_id AND n.deleted_at IS NULL LEFT JOIN service_tokens t ON c.issued_by = 'svc:' || t.id
+		FROM ssh_certs c JOIN nodes n ON n.id = c.node_id AND n.deleted_at IS NULL LEFT JOIN service_tokens t ON starts_with(c.issued_by, 'svc:') AND t.id = substr(c.issued_by, 5)
 		WHERE c.valid_before > clock_timestamp() AND c.revoked_at IS NULL ORDER BY c.node_id, c.serial`)
 	if err != nil {
 		return nil, fmt.Errorf("list the live SSH certificates: %w", err)

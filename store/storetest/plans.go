@@ -154,7 +154,8 @@ func (r *Recorder) SeqScans(t testing.TB, url string, tables ...string) map[stri
 // BigTables are those that grow with the fleet or with what happens to it.
 var BigTables = []string{"nodes", "node_visibility", "conditions", "sessions", "inventories", "devices", "allocations", "allocation_devices",
 	"certificates", "bmcs", "operations", "events", "events_default", "bindings", "audit", "audit_default", "boots", "reports", "commands",
-	"erase_records", "step_samples", "joined_hardware", "machine_claims", "node_keys"}
+	"erase_records", "step_samples", "joined_hardware", "machine_claims", "node_keys", "reservations", "idempotency_keys", "service_tokens", "join_tokens",
+	"ssh_certs", "deploy_tokens"}
 
 // Fill makes a fleet of this many nodes, numbered from 1, of one tenant and
 // site, each two-hundredth in a pool, with what has happened to them, and gathers the
