@@ -1,10 +1,12 @@
 package fleet_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +109,7 @@ func TestAdmitRules(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	no, yes := false, true
 	held := &fleet.Hold{By: "dev:a", Since: fleet.At(now), Reason: "cabling"}
+	later := fleet.At(now.Add(time.Hour))
 	past := fleet.At(now.Add(-time.Second))
 	lapsed := &fleet.Hold{By: "dev:a", Since: fleet.At(now), Reason: "cabling", Until: &past}
 	at := func(s fleet.ProvisionState, set func(*fleet.Situation)) fleet.Situation {
@@ -124,6 +127,23 @@ func TestAdmitRules(t *testing.T) {
 		a    fleet.Ask
 		want string
 	}{
+		"held without end, power":           {at(fleet.Ready, func(s *fleet.Situation) { s.Hold = &fleet.Hold{By: "dev:a"} }), fleet.Ask{Verb: fleet.VerbPower, Action: "on"}, "INVALID_STATE held"},
+		"held until later, power":           {at(fleet.Ready, func(s *fleet.Situation) { s.Hold = &fleet.Hold{By: "dev:a", Until: &later} }), fleet.Ask{Verb: fleet.VerbPower, Action: "on"}, "INVALID_STATE held"},
+		"held, inspect in band only":        {at(fleet.Ready, func(s *fleet.Situation) { s.Hold = held }), fleet.Ask{Verb: fleet.VerbInspect, Mode: "inBand"}, "INVALID_STATE held"},
+		"ready, commission, no inventory":   {at(fleet.Ready, func(s *fleet.Situation) { s.Inventory = false }), fleet.Ask{Verb: fleet.VerbCommission}, "admitted"},
+		"ready, inspect, no inventory":      {at(fleet.Enrolling, func(s *fleet.Situation) { s.Inventory = false }), fleet.Ask{Verb: fleet.VerbInspect}, "admitted"},
+		"enrolling, delete uncordoned":      {at(fleet.Enrolling, nil), fleet.Ask{Verb: fleet.VerbDelete}, "admitted"},
+		"maybe in use, inspect both":        {at(fleet.Enrolling, func(s *fleet.Situation) { s.MaybeInUse = true }), fleet.Ask{Verb: fleet.VerbInspect, Mode: "both"}, "INVALID_STATE maybe-in-use"},
+		"maybe in use, retire erase none":   {at(fleet.Enrolling, func(s *fleet.Situation) { s.MaybeInUse = true }), fleet.Ask{Verb: fleet.VerbRetire, Erase: fleet.EraseNone}, "admitted"},
+		"maybe in use, a word, no force":    {at(fleet.Enrolling, func(s *fleet.Situation) { s.MaybeInUse = true }), fleet.Ask{Verb: fleet.VerbPower, Action: "off", Reason: "fire"}, "INVALID_STATE maybe-in-use"},
+		"allocated, forced, no word":        {at(fleet.Deployed, func(s *fleet.Situation) { s.Allocations = []string{"alloc_1"} }), fleet.Ask{Verb: fleet.VerbPower, Action: "off", Force: true}, "INVALID_STATE allocations-live"},
+		"allocated, a word, no force":       {at(fleet.Deployed, func(s *fleet.Situation) { s.Allocations = []string{"alloc_1"} }), fleet.Ask{Verb: fleet.VerbPower, Action: "off", Reason: "hung"}, "INVALID_STATE allocations-live"},
+		"allocated, rescue":                 {at(fleet.Deployed, func(s *fleet.Situation) { s.Allocations = []string{"alloc_1"} }), fleet.Ask{Verb: fleet.VerbRescue}, "INVALID_STATE allocations-live"},
+		"allocated, retire":                 {at(fleet.Failed, func(s *fleet.Situation) { s.Allocations = []string{"alloc_1"} }), fleet.Ask{Verb: fleet.VerbRetire}, "INVALID_STATE allocations-live"},
+		"allocated, delete":                 {at(fleet.Enrolling, func(s *fleet.Situation) { s.Allocations = []string{"alloc_1"} }), fleet.Ask{Verb: fleet.VerbDelete}, "INVALID_STATE allocations-live"},
+		"release none, nothing owed":        {at(fleet.Deployed, nil), fleet.Ask{Verb: fleet.VerbRelease, Erase: fleet.EraseNone}, "admitted"},
+		"release none while owed, forced":   {at(fleet.Deployed, func(s *fleet.Situation) { s.EraseOwed = true }), fleet.Ask{Verb: fleet.VerbRelease, Erase: fleet.EraseNone, Force: true, Reason: "x"}, "INVALID_STATE erase-owed"},
+		"deploy, an erase is owed":          {at(fleet.Failed, func(s *fleet.Situation) { s.EraseOwed = true }), fleet.Ask{Verb: fleet.VerbDeploy, Erase: fleet.EraseNone}, "admitted"},
 		"commission without inventory":      {at(fleet.Enrolling, func(s *fleet.Situation) { s.Inventory = false }), fleet.Ask{Verb: fleet.VerbCommission}, "INVALID_STATE no-inventory"},
 		"held, deploy":                      {at(fleet.Ready, func(s *fleet.Situation) { s.Hold = held }), fleet.Ask{Verb: fleet.VerbDeploy}, "INVALID_STATE held"},
 		"held, power":                       {at(fleet.Ready, func(s *fleet.Situation) { s.Hold = held }), fleet.Ask{Verb: fleet.VerbPower, Action: "on"}, "INVALID_STATE held"},
@@ -191,6 +211,61 @@ func TestEffectiveErase(t *testing.T) {
 		got, err := fleet.EffectiveErase(fleet.Situation{PolicyErase: c.policy, EraseOwed: c.owed}, fleet.Ask{Verb: c.verb, Erase: c.arg})
 		if err != nil || got != c.want {
 			t.Errorf("%s(%q) with policy %q, owed %v = %q, %v; want %q", c.verb, c.arg, c.policy, c.owed, got, err, c.want)
+		}
+	}
+}
+
+// TestEndsParked: a parked operation ends with the verb that takes its place, and
+// stays for what mends it or goes on with it.
+func TestEndsParked(t *testing.T) {
+	t.Parallel()
+	stays := []fleet.Verb{fleet.VerbUpdate, fleet.VerbPower, fleet.VerbSetCredentials, fleet.VerbRetry}
+	for _, v := range judgedVerbs {
+		if got := fleet.EndsParked(v); got == slices.Contains(stays, v) {
+			t.Errorf("%s ends a parked operation: %v", v, got)
+		}
+	}
+}
+
+// TestRefusalSays what a person needs to know: the state, and what to do instead.
+func TestRefusalSays(t *testing.T) {
+	t.Parallel()
+	live := func(v fleet.Verb) fleet.Situation {
+		return fleet.Situation{State: fleet.MovesTo[v], Live: &fleet.OpRef{ID: "op_1", Verb: v}}
+	}
+	until := fleet.At(time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC))
+	for name, c := range map[string]struct {
+		s    fleet.Situation
+		a    fleet.Ask
+		says []string
+		not  string
+	}{
+		"busy":           {live(fleet.VerbDeploy), fleet.Ask{Verb: fleet.VerbPower}, []string{"deploy", "op_1", "metal/abort"}, "cannot be aborted"},
+		"retiring":       {live(fleet.VerbRetire), fleet.Ask{Verb: fleet.VerbPower}, []string{"retire", "op_1", "cannot be aborted"}, "metal/abort"},
+		"failed":         {fleet.Situation{State: fleet.Failed, FailedFrom: fleet.Deploying}, fleet.Ask{Verb: fleet.VerbCommission}, []string{"failed(deploying)", "ready", "failed(commissioning)"}, ""},
+		"nothing parked": {fleet.Situation{State: fleet.Failed, FailedFrom: fleet.Releasing}, fleet.Ask{Verb: fleet.VerbRetry}, []string{"metal/release"}, ""},
+		"held": {fleet.Situation{State: fleet.Ready, Hold: &fleet.Hold{By: "dev:ann", Reason: "cabling", Until: &until}}, fleet.Ask{Verb: fleet.VerbDeploy},
+			[]string{"dev:ann", "cabling", "2026-01-02", "metal/unhold"}, ""},
+		"allocated": {fleet.Situation{State: fleet.Deployed, Allocations: []string{"alloc_1"}}, fleet.Ask{Verb: fleet.VerbRelease}, []string{"1 live", "nodes/drain"}, "force"},
+		"allocated, power": {fleet.Situation{State: fleet.Deployed, Allocations: []string{"alloc_1"}}, fleet.Ask{Verb: fleet.VerbPower, Action: "off"},
+			[]string{"force: true"}, ""},
+	} {
+		var e *fleet.Error
+		if !errors.As(fleet.Admit(c.s, c.a), &e) {
+			t.Errorf("%s: admitted", name)
+			continue
+		}
+		for _, want := range c.says {
+			if !strings.Contains(e.Detail, want) {
+				t.Errorf("%s: %q does not say %q", name, e.Detail, want)
+			}
+		}
+		if c.not != "" && strings.Contains(e.Detail, c.not) {
+			t.Errorf("%s: %q says %q", name, e.Detail, c.not)
+		}
+		from, failed := e.Members["failedFrom"]
+		if e.Members["provisionState"] != string(c.s.State) || failed != (c.s.State == fleet.Failed) || failed && from != string(c.s.FailedFrom) {
+			t.Errorf("%s: members %v", name, e.Members)
 		}
 	}
 }
