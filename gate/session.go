@@ -191,6 +191,9 @@ func (g *Gate) EndSessions(ctx context.Context, nodeID string) error {
 	}
 	opts.Session = ends
 	client, err := g.OpenBMC(held.ctx, target, opts)
+	if err != nil && (bmc.KindOf(err) == bmc.KindBusy || held.ctx.Err() != nil) {
+		return err // nothing was asked of the BMC: the idle sweep does
+	}
 	if err != nil {
 		// It ends by itself on the BMC; what we know of it is no use any more.
 		return errors.Join(err, g.Store.ForgetBMCSession(ctx, nodeID, uri))

@@ -105,6 +105,30 @@ func TestQuietForAll(t *testing.T) {
 	}
 }
 
+// A session whose BMC asks to wait stays known, for the sweep to end; one of a BMC
+// that is gone does not.
+func TestSessionThatCannotEndNow(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	_, release, err := b.gate.Open(t.Context(), "op_1", "node_a", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t.Context())
+	for _, c := range []struct {
+		kind bmc.Kind
+		kept bool
+	}{{bmc.KindBusy, true}, {bmc.KindUnreachable, false}} {
+		b.driver.refuses = &bmc.Error{Kind: c.kind, Doing: "reach it", Cause: "503"}
+		if err := b.gate.EndSessions(t.Context(), "node_a"); bmc.KindOf(err) != c.kind {
+			t.Errorf("%s: %v", c.kind, err)
+		}
+		if uri, _, err := b.store.LoadBMCSession(t.Context(), "node_a"); err != nil || (uri != "") != c.kept {
+			t.Errorf("%s: session %q is kept, %v", c.kind, uri, err)
+		}
+	}
+}
+
 // leftSessions counts the sessions that wait to be ended on BMCs.
 func (b *bundle) leftSessions() (n int) {
 	b.t.Helper()
