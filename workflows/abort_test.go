@@ -1,11 +1,14 @@
 package workflows_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
 	"time"
 
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/bettercompute/compute/bmc"
@@ -183,4 +186,20 @@ func TestTemporalCancelIsAnAbort(t *testing.T) {
 			t.Errorf("the operation is %s, left behind %q", b.state, b.left)
 		}
 	})
+}
+
+// TestCancelComesTooLate: an operation whose last step is done ends well, whatever
+// comes while that is recorded.
+func TestCancelComesTooLate(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, fleet.VerbPower, fleet.MetalPowerIn{Action: "off"})
+	b.env.SetOnActivityStartedListener(func(info *activity.Info, _ context.Context, _ converter.EncodedValues) {
+		if info.ActivityType.Name == "EndSessions" {
+			b.env.CancelWorkflow()
+		}
+	})
+	b.succeeds(t)
+	if b.state != fleet.OpSucceeded {
+		t.Errorf("the operation is %s", b.state)
+	}
 }
