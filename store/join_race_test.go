@@ -182,6 +182,47 @@ func TestJoinMeetsDeletion(t *testing.T) {
 	}
 }
 
+// A token that is revoked while a join by it waits lets nobody in.
+func TestJoinMeetsRevocation(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, nil)
+	r := &joinRig{Store: m.Store, t: t}
+	var site string
+	if err := m.Pool().QueryRow(t.Context(), `UPDATE sites SET spec = '{"tokenOnlyJoin": true, "joinBindsEnrolled": true}' RETURNING id`).Scan(&site); err != nil {
+		t.Fatal(err)
+	}
+	deploy, err := m.DeployToken(t.Context(), m.Op)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		token  string
+		revoke func(ctx context.Context, tx pgx.Tx) error
+	}{
+		"a deploy token": {deploy, func(ctx context.Context, tx pgx.Tx) error {
+			_, _, err := store.RevokeNodeIdentity(ctx, tx, m.Node, "test")
+			return err
+		}},
+		"a join token": {r.token("acme", site, 5, time.Hour), func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `UPDATE join_tokens SET revoked_at = now()`)
+			return err
+		}},
+	} {
+		release := r.held(`SELECT pg_advisory_xact_lock(hashtextextended('node/' || $1, 0))`, m.Node)
+		ended := make(chan error, 1)
+		in := r.in(c.token, "a", uuidA)
+		go func() { _, err := r.Join(t.Context(), in); ended <- err }()
+		r.awaitWaiters(1)
+		release(c.revoke)
+		if err := <-ended; fleet.ReasonOf(err) != store.ReasonBadJoinToken {
+			t.Errorf("%s: %v, want reason %s", name, err, store.ReasonBadJoinToken)
+		}
+	}
+	if n := r.count(`SELECT count(*) FROM node_keys`); n != 0 {
+		t.Errorf("%d keys were bound", n)
+	}
+}
+
 // Nodes that one machine matched together are told so once. Each is given back
 // to placement when the others are deleted, or when the machine has joined as
 // one of them.

@@ -199,12 +199,24 @@ func TestJoinAgain(t *testing.T) {
 	r.exec(`UPDATE certificates SET not_after = now() - interval '29 days'`)
 	r.refused("expired within grace", fleet.ReasonHasIdentity, r.in(token, "a", uuidA))
 	r.exec(`UPDATE certificates SET not_after = now() - interval '31 days'`)
+	r.refused("past grace, not revoked, by the token that is spent", store.ReasonBadJoinToken, r.in(token, "a", uuidA))
 	r.exec(`UPDATE certificates SET revoked_at = now(), revoke_reason = 'test'`)
 	r.refused("revoked, by the token that is spent", store.ReasonBadJoinToken, r.in(token, "a", uuidA))
 	r.refused("past grace, by the token that is spent", store.ReasonBadJoinToken, r.in(token, "a", uuidA))
 	if g := r.join(r.in(r.token("acme", r.Site, 1, time.Hour), "a", uuidA)); g.NodeID != first.NodeID || g.Generation != second.Generation+1 {
 		t.Errorf("past grace: %+v", g)
 	}
+}
+
+// A revocation spends a token whose answer was lost, too: the machine needs
+// another one.
+func TestJoinAgainAfterRevocation(t *testing.T) {
+	t.Parallel()
+	r := newJoinRig(t)
+	token := r.token("acme", r.Site, 1, time.Hour)
+	r.join(r.in(token, "a", uuidA))
+	r.exec(`UPDATE certificates SET revoked_at = now(), revoke_reason = 'identity revoked'`)
+	r.refused("never used, and revoked", store.ReasonBadJoinToken, r.in(token, "a", uuidA))
 }
 
 // A machine that matches a node as another machine would.
