@@ -65,7 +65,8 @@ var problemSchema = object{"type": "object", "description": "RFC 9457. Further m
 	"required": []string{"type", "title", "status", "detail", "instance", "code", "requestId"},
 	"properties": object{"type": object{"type": "string"}, "title": object{"type": "string"}, "status": object{"type": "integer"},
 		"detail": object{"type": "string"}, "instance": object{"type": "string"}, "code": object{"type": "string"}, "reason": object{"type": "string"},
-		"requestId": object{"type": "string"}, "fields": object{"type": "array", "items": object{"type": "object",
+		"requestId": object{"type": "string"},
+		"traceId":   object{"type": "string", "description": "The trace of the call, where traces are sent."}, "fields": object{"type": "array", "items": object{"type": "object",
 			"properties": object{"field": object{"type": "string"}, "constraint": object{"type": "string"}}}}}}
 
 func refusal(description string) object {
