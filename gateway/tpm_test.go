@@ -65,7 +65,7 @@ func TestTPMJoinAndRenewal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := r.count(`SELECT count(*) FROM machine_claims c JOIN node_keys k USING (node_id) WHERE c.kind = 'ek' AND k.tpm AND node_id = $1`, id.NodeID); n != 1 {
+	if n := r.count(`SELECT count(*) FROM machine_claims c JOIN node_keys k USING (node_id) WHERE c.kind = 'ek' AND node_id = $1`, id.NodeID); n != 1 {
 		t.Errorf("the TPM is bound %d times, want once", n)
 	}
 	certs := func() int { return r.count(`SELECT count(*) FROM certificates WHERE node_id = $1`, id.NodeID) }
@@ -219,6 +219,9 @@ func TestTPMStaysBound(t *testing.T) {
 	}
 	if err := r.RevokeIdentity(t.Context(), r.Op, "release"); err != nil {
 		t.Fatal(err)
+	}
+	if keys, claims := r.count(`SELECT count(*) FROM node_keys WHERE node_id = $1`, r.Node), r.count(`SELECT count(*) FROM machine_claims WHERE kind = 'ek' AND node_id = $1`, r.Node); keys != 0 || claims != 1 {
+		t.Errorf("after the release %d keys and %d TPMs are bound, want the TPM alone", keys, claims)
 	}
 	r.exec(`UPDATE deploy_tokens SET used_at = NULL, expires_at = now() + interval '1 hour'`) // as that of the next deploy
 	next := newKey(t)

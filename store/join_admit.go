@@ -188,9 +188,9 @@ func bindKey(ctx context.Context, tx pgx.Tx, in JoinIn, token joinToken, nodeID 
 			return fmt.Errorf("unbind the former key of node %s: %w", nodeID, err)
 		}
 	}
-	tag, err := tx.Exec(ctx, `INSERT INTO node_keys (hash, node_id, tpm, token_id) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (hash) DO UPDATE SET token_id = EXCLUDED.token_id, tpm = node_keys.tpm OR EXCLUDED.tpm WHERE node_keys.node_id = EXCLUDED.node_id`,
-		in.KeyHash, nodeID, in.ek != "", token.ID)
+	tag, err := tx.Exec(ctx, `INSERT INTO node_keys (hash, node_id, token_id) VALUES ($1, $2, $3)
+		ON CONFLICT (hash) DO UPDATE SET token_id = EXCLUDED.token_id WHERE node_keys.node_id = EXCLUDED.node_id`,
+		in.KeyHash, nodeID, token.ID)
 	if err != nil {
 		return knownMachine(err, "bind the key of node "+nodeID)
 	}

@@ -211,8 +211,8 @@ func (s *Store) RevokeIdentity(ctx context.Context, operationID, reason string) 
 		if _, err := tx.Exec(ctx, `UPDATE operations SET journal = journal || '{"identity-revoked": true}' WHERE id = $1`, o.ID); err != nil {
 			return fmt.Errorf("record the revocation by operation %s: %w", o.ID, err)
 		}
-		// The disk that held a software key goes; a TPM's key stays the machine's.
-		if _, err := tx.Exec(ctx, `DELETE FROM node_keys WHERE node_id = $1 AND NOT tpm`, o.NodeID); err != nil {
+		// The disk that held the key goes. A TPM stays bound, by its claim.
+		if _, err := tx.Exec(ctx, `DELETE FROM node_keys WHERE node_id = $1`, o.NodeID); err != nil {
 			return fmt.Errorf("unbind the key of node %s: %w", o.NodeID, err)
 		}
 		_, version, err := RevokeNodeIdentity(ctx, tx, o.NodeID, reason)
