@@ -26,7 +26,7 @@ func newPager(list string, p fleet.PageIn, filters any, valid func(key string) b
 		return pager{}, fmt.Errorf("read the filters of %s: %w", list, err)
 	}
 	sum := sha256.Sum256(append([]byte(list+"\x00"), b...))
-	pg := pager{limit: 50, tag: hex.EncodeToString(sum[:6])}
+	pg := pager{tag: hex.EncodeToString(sum[:6])}
 	if p.Limit != nil {
 		pg.limit = *p.Limit
 	}

@@ -2,9 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"strconv"
 	"time"
@@ -172,17 +169,15 @@ func accessAudit(ctx context.Context, c *Call, in fleet.AccessAuditIn) (fleet.Au
 }
 
 func accessIssueToken(ctx context.Context, c *Call, in fleet.AccessIssueTokenIn) (fleet.ServiceTokenSecretOut, error) {
-	b := make([]byte, 32)
-	if _, err := rand.Read(b); err != nil {
-		return fleet.ServiceTokenSecretOut{}, fmt.Errorf("make a token: %w", err)
+	secret, hash, err := newSecret(store.ServiceTokenPrefix)
+	if err != nil {
+		return fleet.ServiceTokenSecretOut{}, err
 	}
-	secret := store.ServiceTokenPrefix + base64.RawURLEncoding.EncodeToString(b)
-	hash := sha256.Sum256([]byte(secret))
 	return Mutate(ctx, c, Mutation[fleet.ServiceTokenSecretOut]{
 		Find: c.findOn(in.On), Permissions: c.giving(fleet.Role(in.Role), ""),
 		Change: func(ctx context.Context, tx pgx.Tx) (fleet.ServiceTokenSecretOut, error) {
 			token, err := store.InsertServiceToken(ctx, tx, store.NewServiceToken{ID: store.NewID(fleet.KindServiceToken), TenantID: c.TenantID,
-				Name: in.Name, Hash: hash[:], CreatedBy: c.Identity, TTL: time.Duration(in.TTLSeconds) * time.Second})
+				Name: in.Name, Hash: hash, CreatedBy: c.Identity, TTL: time.Duration(in.TTLSeconds) * time.Second})
 			if err != nil {
 				return fleet.ServiceTokenSecretOut{}, err
 			}

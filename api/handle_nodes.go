@@ -86,7 +86,7 @@ func eventsInput(in fleet.NodesEventsIn) error {
 }
 
 func nodesEvents(ctx context.Context, c *Call, in fleet.NodesEventsIn) (fleet.EventsPage, error) {
-	f := store.EventFilter{NodeID: in.NodeID, TenantID: c.TenantID, Limit: 100}
+	f := store.EventFilter{NodeID: in.NodeID, TenantID: c.TenantID}
 	set(&f.Limit, in.Limit)
 	set(&f.Prefix, in.Type)
 	if in.Cursor != nil {

@@ -95,6 +95,18 @@ func TestStreamFilters(t *testing.T) {
 	}
 }
 
+// What is written before a stream begins comes in as many pages as it takes, and
+// all of it.
+func TestStreamOfManyPages(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	n := r.enrolled("127.0.0.9", fleet.Ready)
+	const many = 450
+	r.exec(`INSERT INTO events (tx, type, node_id, tenant_id, audience, actor) SELECT 1, 'node.many', $1, 'acme', '{acme}', 'system' FROM generate_series(1, $2::int)`, n.ID, many)
+	seen := 0
+	r.stream("viewer", "cursor=0:0&type=node.many", func(sse) bool { seen++; return seen == many })
+}
+
 // A stream ends by itself: with its caller's session, when the right to it is
 // taken away, and when the process is to end.
 func TestStreamEnds(t *testing.T) {
