@@ -62,19 +62,17 @@ func newDevCmd() *cobra.Command {
 // devStack is a local stack while it starts and runs.
 type devStack struct {
 	devOptions
-	root, state string
-	// bin is for the shell; programs holds ours.
-	bin, programs string
-	ports         devPorts
-	out           io.Writer
-	pg            *localstack.Postgres
-	temporal      *localstack.Temporal
-	children      *localstack.Group
-	issuer        *devidp.Issuer
-	owner         string // a token of the tenant's owner
-	seeded        devSeed
-	config        localstack.TemporalConfig
-	database      string // connection URL
+	root, state, bin string
+	ports            devPorts
+	out              io.Writer
+	pg               *localstack.Postgres
+	temporal         *localstack.Temporal
+	children         *localstack.Group
+	issuer           *devidp.Issuer
+	owner            string // a token of the tenant's owner
+	seeded           devSeed
+	config           localstack.TemporalConfig
+	database         string // connection URL
 }
 
 func runDev(ctx context.Context, o devOptions, out io.Writer) error {
@@ -122,10 +120,6 @@ func newDevStack(ctx context.Context, o devOptions, out io.Writer) (*devStack, f
 		return nil, nil, err
 	}
 	d := &devStack{devOptions: o, root: root, state: state, bin: filepath.Join(state, "bin"), out: out}
-	if d.programs, err = programsOf(d.bin); err != nil {
-		unlock()
-		return nil, nil, err
-	}
 	if err := endLeftovers(ctx, state); err != nil {
 		unlock()
 		return nil, nil, err
@@ -141,35 +135,6 @@ func newDevStack(ctx context.Context, o devOptions, out io.Writer) (*devStack, f
 	d.children = &localstack.Group{LogDir: d.path("log"), PIDFile: d.path("pids"),
 		Say: func(line string) { fmt.Fprintln(out, line) }}
 	return d, unlock, nil
-}
-
-// programsOf is where our programs lie: beside the stack's state, as make dev
-// builds them, or beside this one.
-func programsOf(bin string) (string, error) {
-	if err := os.MkdirAll(bin, 0o755); err != nil {
-		return "", fmt.Errorf("make the folder of programs: %w", err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find this program's folder: %w", err)
-	}
-	lacks := ""
-	for _, dir := range []string{bin, filepath.Dir(self)} {
-		if lacks = missingProgram(dir); lacks == "" {
-			return dir, nil
-		}
-	}
-	return "", fmt.Errorf("%s is neither in %s nor beside this program: build it there (make build)", lacks, bin)
-}
-
-// missingProgram is the first of our programs that a folder lacks.
-func missingProgram(dir string) string {
-	for _, name := range []string{"compute", "bmcsim", "computectl", "nodeagent"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			return name
-		}
-	}
-	return ""
 }
 
 // endLeftovers ends what a killed run of the stack in state left behind, so

@@ -48,7 +48,7 @@ func (d *devStack) temporalAddress() string {
 }
 
 func (d *devStack) child(name string, args ...string) localstack.Child {
-	return localstack.Child{Name: name, Path: filepath.Join(d.programs, "compute"), Args: append([]string{name}, args...), Env: d.env()}
+	return localstack.Child{Name: name, Path: filepath.Join(d.bin, "compute"), Args: append([]string{name}, args...), Env: d.env()}
 }
 
 func (d *devStack) api() localstack.Child     { return d.child("api", "--calls-per-second", "5000") }
@@ -61,7 +61,7 @@ func (d *devStack) bmcsim() localstack.Child {
 	if d.profile != "" {
 		args = append(args, "--profile", d.profile)
 	}
-	return localstack.Child{Name: "bmcsim", Path: filepath.Join(d.programs, "bmcsim"), Args: args}
+	return localstack.Child{Name: "bmcsim", Path: filepath.Join(d.bin, "bmcsim"), Args: args}
 }
 
 // keysAndSchema makes the keys that are missing and brings the schema up to
@@ -77,7 +77,7 @@ func (d *devStack) keysAndSchema(ctx context.Context) error {
 
 // run runs one of our commands to its end.
 func (d *devStack) run(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(d.programs, "compute"), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, "compute"), args...)
 	cmd.Env = append(os.Environ(), d.env()...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("compute %s: %w\n%s", strings.Join(args[:min(2, len(args))], " "), err, out)

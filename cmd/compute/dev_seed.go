@@ -133,11 +133,7 @@ func (d *devStack) writeEnv() error {
 	} {
 		fmt.Fprintf(&b, "export %s=%s\n", kv[0], quoted(kv[1]))
 	}
-	path := quoted(d.bin)
-	if d.programs != d.bin {
-		path += ":" + quoted(d.programs)
-	}
-	fmt.Fprintf(&b, "export PATH=%s:\"$PATH\"\n", path)
+	fmt.Fprintf(&b, "export PATH=%s:\"$PATH\"\n", quoted(d.bin))
 	if err := os.WriteFile(d.path("env"), []byte(b.String()), 0o600); err != nil {
 		return fmt.Errorf("write the stack's environment: %w", err)
 	}

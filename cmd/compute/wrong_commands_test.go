@@ -1,31 +1,11 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/bettercompute/compute/store"
 )
-
-// The programs are those beside the stack's state; where there are none a person
-// is told which is missing and how to build it.
-func TestProgramsOfTheStack(t *testing.T) {
-	t.Parallel()
-	bin := filepath.Join(t.TempDir(), "elsewhere", "bin")
-	if _, err := programsOf(bin); err == nil || !strings.Contains(err.Error(), "make build") {
-		t.Errorf("without programs: %v", err)
-	}
-	for _, name := range []string{"compute", "bmcsim", "computectl", "nodeagent"} {
-		if err := os.WriteFile(filepath.Join(bin, name), nil, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if dir, err := programsOf(bin); err != nil || dir != bin {
-		t.Errorf("%s (%v), want %s", dir, err, bin)
-	}
-}
 
 // A size that is none is refused before anything starts; a wrong command line is
 // answered with the right one, and no help shows the database's password.
