@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/bettercompute/compute/fleet"
 	"github.com/bettercompute/compute/store/storetest"
 )
 
@@ -69,5 +70,44 @@ func TestRecoveryIsShown(t *testing.T) {
 	status, body := r.get("/readyz")
 	if status != http.StatusOK || !strings.Contains(string(body), "compute recover") {
 		t.Errorf("readyz = %d %s, want 200 that names compute recover", status, body)
+	}
+}
+
+// What is late is said, with 200: no dispatcher that reaches Temporal, orders to
+// it that wait. What is well is not.
+func TestDegraded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	n := r.enrolled("127.0.0.9", fleet.Ready)
+	heard := func(ago string) {
+		r.exec(`INSERT INTO heartbeats (process, kind, at) VALUES ('w', 'dispatcher', now() - $1::interval)
+			ON CONFLICT (process) DO UPDATE SET at = EXCLUDED.at`, ago)
+	}
+	waits := func(ago string) { r.exec(`UPDATE dispatch SET created_at = now() - $1::interval`, ago) }
+	r.ok("owner", "metal/inspect", on(n.ID), nil)
+	for _, c := range []struct {
+		name           string
+		set            func()
+		silent, queued bool
+	}{
+		{"nothing heard of a dispatcher", func() { waits("0") }, true, false},
+		{"all well", func() { heard("1 second") }, false, false},
+		{"orders wait", func() { waits("16 seconds") }, false, true},
+		{"the dispatcher is silent", func() { waits("0"); heard("31 seconds") }, true, false},
+	} {
+		c.set()
+		var ready struct {
+			Ready    bool
+			Degraded []string
+			SSH      struct{ Configured, RequireMFA bool }
+		}
+		status, body := r.get("/readyz")
+		if err := json.Unmarshal(body, &ready); err != nil || status != http.StatusOK || !ready.Ready || ready.SSH.Configured || !ready.SSH.RequireMFA {
+			t.Fatalf("%s: %d %s (%v)", c.name, status, body, err)
+		}
+		says := strings.Join(ready.Degraded, "; ")
+		if strings.Contains(says, "no worker reaches Temporal") != c.silent || strings.Contains(says, "operations are started late") != c.queued {
+			t.Errorf("%s: degraded %q", c.name, says)
+		}
 	}
 }
