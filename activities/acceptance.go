@@ -72,29 +72,31 @@ var leastKernel = [2]int{4, 18}
 func judgeHost(f fleet.AcceptanceFacts, w Work) Verdict {
 	var v Verdict
 	var bad []string
-	check := func(kind, good, fault string) {
+	check := func(kind, good, fault, todo string) {
 		if fault == "" {
 			v.set(kind, true, "Passed", good)
 			return
 		}
-		v.set(kind, false, "Failed", fault)
+		v.set(kind, false, "Failed", fault+"; "+todo)
 		bad = append(bad, kind+": "+fault)
 	}
-	check("HardwareAccepted", hardwareGood(w.Inventory), hardwareFault(f.Inventory, w.Inventory))
+	check("HardwareAccepted", hardwareGood(w.Inventory), hardwareFault(f.Inventory, w.Inventory),
+		"mend it, or, where it was changed on purpose, let the host join again (nodes/revokeIdentity, nodeagent join)")
 	if w.Pool == nil {
-		check("GpusAccepted", "the node is in no pool", "")
+		check("GpusAccepted", "the node is in no pool", "", "")
 	} else {
-		check("GpusAccepted", "", fleet.GPUMismatch(f.Inventory, w.Pool.GPUModel, w.Pool.GPUsPerNode, w.Site.GPUModelNames))
+		check("GpusAccepted", "", fleet.GPUMismatch(f.Inventory, w.Pool.GPUModel, w.Pool.GPUsPerNode, w.Site.GPUModelNames),
+			"mend the GPUs, or put the node into a pool of such ones")
 	}
-	check("DriverPresent", "", driverFault(f))
-	check("DiskSpace", "", diskFault(f.DiskFreeBytes))
-	check("ClockInSync", "", clockFault(f.ClockOffsetSeconds))
-	check("KernelAccepted", f.Kernel, kernelFault(f.Kernel))
+	check("DriverPresent", "", driverFault(f), "install it and load it (modprobe)")
+	check("DiskSpace", "", diskFault(f.DiskFreeBytes), "make room (df -h /)")
+	check("ClockInSync", "", clockFault(f.ClockOffsetSeconds), "let it follow a time server (timedatectl set-ntp true)")
+	check("KernelAccepted", f.Kernel, kernelFault(f.Kernel), "install a newer kernel and boot it")
 	gateway := ""
 	if f.GatewayError != "" {
 		gateway = "a new connection to the gateway failed: " + f.GatewayError
 	}
-	check("GatewayReachable", "", gateway)
+	check("GatewayReachable", "", gateway, "open the way from the host to the gateway")
 	if len(bad) > 0 {
 		v.fail(CodeNotAccepted, "%s", strings.Join(bad, "; "))
 	}
