@@ -103,13 +103,22 @@ func TestClaimOpenOperations(t *testing.T) {
 	if _, rows, err := store.DispatchLag(t.Context(), o.pool); err != nil || rows != 1 {
 		t.Errorf("%d start rows (%v), want 1", rows, err)
 	}
-	o.exec(`DELETE FROM dispatch`)
-	o.exec(`UPDATE cluster_epoch SET epoch = epoch + 1`)
-	if err := o.RestartLost(t.Context(), "op_1"); err != nil {
-		t.Fatal(err)
-	}
-	if _, rows, err := store.DispatchLag(t.Context(), o.pool); err != nil || rows != 0 {
-		t.Errorf("an operation of a former epoch was started by the sweep (%d rows, %v)", rows, err)
+	for what, sql := range map[string]string{
+		"that was delivered":      `UPDATE operations SET delivered_at = now()`,
+		"while recovery pends":    `UPDATE cluster_epoch SET recovery_pending = true, recovery_reason = 'restore'`,
+		"of a former epoch":       `UPDATE cluster_epoch SET epoch = epoch + 1`,
+		"whose node is another's": `UPDATE nodes SET provision_op = NULL`,
+		"that has ended":          `UPDATE operations SET state = 'aborted', ended_at = now()`,
+	} {
+		o.exec(`DELETE FROM dispatch`)
+		o.exec(`UPDATE operations SET delivered_at = NULL, ended_at = NULL, state = 'pending', epoch = (SELECT epoch FROM cluster_epoch)`)
+		o.exec(`UPDATE cluster_epoch SET recovery_pending = false, recovery_reason = NULL`)
+		o.exec(`UPDATE nodes SET provision_op = 'op_1'`)
+		o.exec(sql)
+		o.must(o.RestartLost(t.Context(), "op_1"))
+		if _, rows, err := store.DispatchLag(t.Context(), o.pool); err != nil || rows != 0 {
+			t.Errorf("an operation %s was started by the sweep (%d rows, %v)", what, rows, err)
+		}
 	}
 }
 
