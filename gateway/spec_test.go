@@ -3,6 +3,8 @@ package gateway_test
 import (
 	"encoding/json"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -106,6 +108,39 @@ func TestSpecAfterRestore(t *testing.T) {
 	if _, n := h.now(); n > 12 {
 		t.Errorf("five NodeSpecs were brought about %d times", n)
 	}
+}
+
+// While the control plane is away the last good NodeSpec is brought about, by an
+// agent that starts then too.
+func TestSpecWithoutGateway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	h := &memberHost{uuid: "4c4c4544-0051-3910-8053-b4c04f4e3934"}
+	state, id := r.joined(h)
+	stop := r.serve(state, h)
+	for version, failing := range []bool{false, true} {
+		h.mu.Lock()
+		h.failing = failing
+		h.mu.Unlock()
+		r.keepSpec(id.NodeID, fleet.NodeSpec{Version: int64(version) + 7, NodeID: id.NodeID})
+		await(t, "the report", func() bool {
+			judged, applied, _, _ := r.toldOf(id.NodeID)
+			return judged == int64(version)+7 && applied == 7
+		})
+	}
+	_ = stop()
+	_, before := h.now()
+	h.failing = false
+	id.GatewayURL = "https://127.0.0.1:1"
+	text, err := json.Marshal(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(state.Dir, "identity.json"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.serve(state, h)
+	await(t, "the last good NodeSpec", func() bool { got, n := h.now(); return n > before && got.Version == 7 })
 }
 
 // A host is looked after: what changed there is told, and nothing is told again
