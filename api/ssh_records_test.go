@@ -26,7 +26,10 @@ func TestSSHCertRate(t *testing.T) {
 	const most, calls = 20, 40 // 20 by default
 	r := newSSHRig(t, api.SSHOptions{})
 	_, second := r.serveWith(api.Options{CallsPerSecond: 1e6, SSH: api.SSHOptions{CA: r.ca}})
-	other := r.enrolled("127.0.0.32", fleet.Adopted).ID
+	nodes := []string{r.node}
+	for i := range 5 { // the calls on one node are in order by its row
+		nodes = append(nodes, r.enrolled(fmt.Sprintf("127.0.0.%d", 42+i), fleet.Adopted).ID)
+	}
 	// Refused calls do not count.
 	for range most + 1 {
 		r.refused("oncall", "nodes/issueSshCert", r.ask("nodeId", absentNode), fleet.CodeNotFound, "")
@@ -38,7 +41,7 @@ func TestSSHCertRate(t *testing.T) {
 		if i%2 == 1 {
 			q.url = second
 		}
-		node := []string{r.node, other}[i/2%2]
+		node := nodes[i%len(nodes)]
 		wg.Go(func() { got[i] = q.call("oncall", "nodes/issueSshCert", on(node, "publicKey", r.key), nil) })
 	}
 	wg.Wait()
@@ -227,6 +230,7 @@ func TestListSSHCerts(t *testing.T) {
 		serials = append([]string{r.issue("ttlSeconds", 60+60*len(serials)).SSHCert.Serial}, serials...)
 	}
 	r.exec(`UPDATE ssh_certs SET valid_before = now() - interval '1 second' WHERE serial = $1::text::numeric`, serials[2])
+	r.issue("nodeId", r.enrolled("127.0.0.35", fleet.Adopted).ID) // of another node
 	list := func(limit int, more ...any) (got []string, pages int) {
 		in := on(r.node, append([]any{"limit", limit}, more...)...)
 		for {
@@ -329,6 +333,10 @@ func TestSSHCertsOfAnotherTenant(t *testing.T) {
 	}
 	if got := events("guest", "globex", 2); !slices.Equal(got, want) {
 		t.Errorf("globex hears %v, want %v", got, want)
+	}
+	// The stream goes by the audience alone.
+	if n := r.count(`SELECT count(*) FROM events WHERE type LIKE 'node.ssh-cert.%' AND audience @> '{acme}'`); n != 3 {
+		t.Errorf("acme is in the audience of %d events, want all three", n)
 	}
 	// A third tenant that sees the node hears of neither.
 	if _, err := r.store.CreateTenant(t.Context(), "initech", "dev:owner3"); err != nil {

@@ -229,6 +229,12 @@ func keysToRefuse(t *testing.T, good string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p256, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stray := []byte(line(sshKey(t, &p256.PublicKey))) // ends in =, so that the character before has bits to spare
+	stray[len(stray)-2]++
 	body := strings.Fields(good)[1]
 	point := make([]byte, 32)
 	identity := append([]byte{1}, point[1:]...)
@@ -267,7 +273,8 @@ func keysToRefuse(t *testing.T, good string) map[string]string {
 		"bytes after the key":          wire("ssh-ed25519", point, []byte("more")),
 		"a short key":                  wire("ssh-ed25519", point[1:]),
 		"base64 cut":                   "ssh-ed25519 " + body[:20],
-		"base64 with stray bits":       "ssh-ed25519 " + body[:len(body)-1] + "!",
+		"base64 with stray bits":       string(stray),
+		"base64 with another sign":     "ssh-ed25519 " + body[:len(body)-1] + "!",
 		"a point that signs for all":   wire("ssh-ed25519", identity),
 		"the same with the sign bit":   wire("ssh-ed25519", signed),
 		"the zero point":               wire("ssh-ed25519", point),
