@@ -2,7 +2,6 @@ package workflows
 
 import (
 	"fmt"
-	"strings"
 
 	"go.temporal.io/sdk/workflow"
 
@@ -18,23 +17,23 @@ func (r *run) tell(ctx workflow.Context) {
 // words say where the operation is: what is done, what it waits for, or why it
 // is parked and what a person does about it (Markdown).
 func (r *run) words() string {
-	var b strings.Builder
 	if p := r.mem.Parked; p != nil {
-		fmt.Fprintf(&b, "**%s of %s is parked at `%s`**\n\n%s\n\nTo do: %s\n\n", r.job.Verb, r.job.NodeID, p.Step, p.Reason.Cause, p.Reason.Remedy)
+		refused := ""
 		if p.Refused != "" {
-			fmt.Fprintf(&b, "The last retry was refused: %s\n\n", p.Refused)
+			refused = "The last retry was refused: " + p.Refused + "\n\n"
 		}
-		fmt.Fprintf(&b, "Then `computectl metal retry %s`, or send the signal `retry` here. `abort` ends it after cleaning up.", r.job.NodeID)
-		return b.String()
+		return fmt.Sprintf("**%s of %s is parked at `%s`**\n\n%s\n\nTo do: %s\n\n%s"+
+			"Then `computectl metal retry %s`, or send the signal `retry` here. `abort` ends it after cleaning up.",
+			r.job.Verb, r.job.NodeID, p.Step, p.Reason.Cause, p.Reason.Remedy, refused, r.job.NodeID)
 	}
-	fmt.Fprintf(&b, "**%s of %s**", r.job.Verb, r.job.NodeID)
+	s := fmt.Sprintf("**%s of %s**", r.job.Verb, r.job.NodeID)
 	if r.mem.Step != "" {
-		fmt.Fprintf(&b, ", step `%s` (%d of %d)", r.mem.Step, r.indexOf(r.mem.Step)+1, len(r.plan))
+		s += fmt.Sprintf(", step `%s` (%d of %d)", r.mem.Step, r.indexOf(r.mem.Step)+1, len(r.plan))
 	}
 	if r.progress.Waiting != "" {
-		fmt.Fprintf(&b, "\n\nwaits for %s", r.progress.Waiting)
+		s += "\n\nwaits for " + r.progress.Waiting
 	}
-	return b.String()
+	return s
 }
 
 // waits shows what is waited for; "" that it goes on.
