@@ -365,10 +365,10 @@ func TestPlacementLooksAgain(t *testing.T) {
 
 	large, small := r.deployed(pool, 4), r.deployed(pool, 2)
 	err := r.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT FROM devices WHERE node_id = $1 FOR UPDATE`, large); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT FROM devices WHERE node_id = $1 ORDER BY id LIMIT 3 FOR UPDATE`, large); err != nil {
 			return err
 		}
-		if a := r.mustTake("owner", take("acme", pool, 1)); a.NodeID != small {
+		if a := r.mustTake("owner", take("acme", pool, 2)); a.NodeID != small || len(a.Devices) != 2 {
 			t.Errorf("placed on %s, want %s", a.NodeID, small)
 		}
 		return nil
@@ -377,4 +377,28 @@ func TestPlacementLooksAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.sound()
+}
+
+// A reservation that is made while an allocation waits for the pool is seen by it.
+func TestPlacementSeesTheReservation(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	r.deployed(pool, 2)
+	done := make(chan *problem, 1)
+	err := r.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if err := store.LockPool(ctx, tx, pool, true); err != nil {
+			return err
+		}
+		go func() { done <- r.call("owner", "allocations/create", take("acme", pool, 1), nil) }()
+		r.lockWaits(1)
+		return store.InsertReservation(ctx, tx, store.NewReservation{ID: store.NewID(fleet.KindReservation), TenantID: "acme", PoolID: pool, Owner: "acme",
+			CreatedBy: "dev:owner", GPUs: 2, From: time.Now().Add(time.Hour), To: time.Now().Add(2 * time.Hour)})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := <-done; p == nil || p.Reason != "no-capacity" {
+		t.Errorf("%+v, want no-capacity: all is reserved for the time after the next hour", p)
+	}
 }

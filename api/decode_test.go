@@ -23,6 +23,7 @@ func TestDecodeStrict(t *testing.T) {
 		"right":                    {`{"tenantId":"acme","nodeId":"` + someNode + `"}`, nil},
 		"nothing":                  {``, []string{""}},
 		"not an object":            {`[]`, []string{""}},
+		"null":                     {`null`, []string{""}},
 		"trailing data":            {`{"tenantId":"acme","nodeId":"` + someNode + `"} x`, []string{""}},
 		"second object":            {`{"tenantId":"acme","nodeId":"` + someNode + `"}{}`, []string{""}},
 		"double member":            {`{"tenantId":"acme","tenantId":"acme","nodeId":"` + someNode + `"}`, []string{"tenantId"}},

@@ -124,7 +124,8 @@ func TestReservationAndQuota(t *testing.T) {
 	res := r.mustReserve("owner2", reserve("globex", pool, 3, time.Hour, 2*time.Hour))
 	r.refused("owner2", "reservations/create", reserve("globex", pool, 2, 90*time.Minute, 3*time.Hour), fleet.CodeInvalidState, "quota-exceeded")
 	r.refused("owner2", "allocations/create", take("globex", pool, 2), fleet.CodeInvalidState, "quota-exceeded")
-	short := r.mustTake("owner2", take("globex", pool, 4, "ttlSeconds", 600)) // ends before the reservation begins
+	r.refused("owner2", "allocations/create", take("globex", pool, 0), fleet.CodeInvalidState, "quota-exceeded") // four
+	short := r.mustTake("owner2", take("globex", pool, 4, "ttlSeconds", 600))                                    // ends before the reservation begins
 	if got := r.poolOf("owner2", "globex", pool); *got.Used != 4 {
 		t.Errorf("used %d, want 4", *got.Used)
 	}
