@@ -96,8 +96,8 @@ func (a *BMC) switchOff(ctx context.Context, c bmc.Client, in SwitchOffIn) (Powe
 }
 
 // askOff asks the system to shut down. false without an error says that it
-// must be forced. It is asked once an operation's step: a repeat after the ask
-// forces.
+// must be forced. Once a repeat finds that forcing was begun, it is not asked any
+// more.
 func (a *BMC) askOff(ctx context.Context, c bmc.Client, in SwitchOffIn) (bool, error) {
 	j, err := a.openJournal(ctx, in.Act, string(bmc.AimOff))
 	if err != nil || j.spent {

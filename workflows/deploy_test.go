@@ -265,6 +265,16 @@ func TestMachineRestartsByItself(t *testing.T) {
 			t.Errorf("%d commands, %d boots", n, b.boots)
 		}
 	})
+	t.Run("for ever, twice", func(t *testing.T) {
+		t.Parallel()
+		b := newBench(t, fleet.VerbDeploy, deployInput(nil))
+		b.answers["writeImage"] = func(w *world, c *command) { w.reused[c.boot] = true; c.State = "delivered" }
+		b.after(5*time.Hour, fleet.SignalRetry, nil) // a person's retry begins the count anew
+		b.after(10*time.Hour, fleet.SignalAbort, nil)
+		if out, err := b.run(t); err != nil || out.State != "aborted" || b.boots != 8 {
+			t.Fatalf("%+v, %v, %d boots", out, err, b.boots)
+		}
+	})
 	t.Run("for ever", func(t *testing.T) {
 		t.Parallel()
 		b := newBench(t, fleet.VerbDeploy, deployInput(nil))

@@ -18,9 +18,6 @@ func Release(ctx workflow.Context, in Input) (Outcome, error) { return operate(c
 // eraseByBMC tries the BMC's own secure erase and notes what is left.
 func eraseByBMC(ctx workflow.Context, r *run) (string, error) {
 	disks := r.job.Disks
-	if r.mem.LeftKnown { // a retry: what was erased stays erased
-		disks = r.mem.Left
-	}
 	if !r.job.Capabilities.SecureErase || len(disks) == 0 {
 		r.mem.Left, r.mem.LeftKnown = disks, len(r.job.Disks) > 0
 		return "the BMC offers no secure erase for these disks: our image erases them", nil

@@ -181,6 +181,34 @@ func TestResetIsSentOnce(t *testing.T) {
 	}
 }
 
+// TestShutDownIsAskedThenForced: a system that does not shut down is forced off; a
+// repeat goes on with forcing, and a BMC that was lost while it was asked is no
+// word to force.
+func TestShutDownIsAskedThenForced(t *testing.T) {
+	t.Parallel()
+	var act *activities.BMC
+	in := activities.SwitchOffIn{Graceful: time.Minute, Act: activities.Act{OperationID: opID, NodeID: nodeID, Step: "switch-off", Key: "0", Bound: time.Hour}}
+	lost := &bmc.Error{Kind: bmc.KindUnreachable, Doing: "switch off", Cause: "connection reset"}
+	ask := func(faults map[string][]error) (*world, *testsuite.TestActivityEnvironment, error) {
+		w := newWorld(fleet.VerbRelease, fleet.MetalReleaseIn{})
+		w.state, w.faults = fleet.OpRunning, faults
+		env := activityEnv(w)
+		_, err := env.ExecuteActivity(act.SwitchOff, in)
+		return w, env, err
+	}
+	w, env, err := ask(map[string][]error{"Reset softOff": {&bmc.Error{Kind: bmc.KindTimeout, Doing: "shut down", Cause: "still on"}}, "Reset off": {lost}})
+	if err == nil {
+		t.Fatal("a forced switch-off whose answer was lost ended well")
+	}
+	if _, err := env.ExecuteActivity(act.SwitchOff, in); err != nil || w.power != fleet.PowerOff || count(w.log, "SetPower softOff") != 1 {
+		t.Errorf("the repeat: %v, the machine is %s; %v", err, w.power, w.log)
+	}
+	w, _, err = ask(map[string][]error{"Reset softOff": {lost}})
+	if activities.ReasonOf(err).Code != string(bmc.KindUnreachable) || count(w.log, "SetPower off") != 0 {
+		t.Errorf("a BMC lost while the system was asked: %v; %v", err, w.log)
+	}
+}
+
 // TestRotationCutOff: the BMC took the new password and storing it failed; the
 // repeat finds that the staged one works and stores it.
 func TestRotationCutOff(t *testing.T) {
