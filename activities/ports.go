@@ -36,8 +36,10 @@ type Operations interface {
 	// LoadWork reads it again without a change.
 	LoadWork(ctx context.Context, operationID string) (Work, error)
 	// StartStep marks a step running (attempts + 1) and returns what SaveJournal
-	// kept for it in an earlier attempt, nil if nothing.
-	StartStep(ctx context.Context, operationID, step string) (json.RawMessage, error)
+	// kept for it in an earlier attempt, nil if nothing. round counts how often the
+	// operation went back in its plan: a step of before the present one is not
+	// started again in the same round, nor any of a round before.
+	StartStep(ctx context.Context, operationID, step string, round int) (json.RawMessage, error)
 	// Journal reads what SaveJournal kept for a step, nil if nothing.
 	Journal(ctx context.Context, operationID, step string) (json.RawMessage, error)
 	// SaveJournal keeps an entry for a step before it acts.

@@ -53,8 +53,10 @@ type AdvanceIn struct {
 	Plan []string
 	// Ended are the steps that ended since the last call.
 	Ended []Ended
-	// Next is the step to start.
-	Next string
+	// Next is the step to start, in the round after so many times that the
+	// operation went back in its plan.
+	Next  string
+	Round int
 	// Touches says that Next could change power, boot or disk, so that it waits
 	// for holds, pauses and the limits of Kinds.
 	Touches bool
@@ -93,7 +95,7 @@ func (a *Record) Advance(ctx context.Context, in AdvanceIn) (AdvanceOut, error) 
 			return AdvanceOut{Wait: p}, toTemporal(a.Ops.SetWaiting(ctx, in.OperationID, p.WaitingFor))
 		}
 	}
-	if _, err := a.Ops.StartStep(ctx, in.OperationID, in.Next); err != nil {
+	if _, err := a.Ops.StartStep(ctx, in.OperationID, in.Next, in.Round); err != nil {
 		return AdvanceOut{}, toTemporal(err)
 	}
 	return AdvanceOut{Started: true}, nil

@@ -35,7 +35,7 @@ func (r *rig) began(operationID string) {
 	if _, err := r.store.BeginOperation(r.t.Context(), operationID, "run"); err != nil {
 		r.t.Fatal(err)
 	}
-	if _, err := r.store.StartStep(r.t.Context(), operationID, fleet.StepAwaitFree); err != nil {
+	if _, err := r.store.StartStep(r.t.Context(), operationID, fleet.StepAwaitFree, 0); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -45,7 +45,7 @@ func background(r *rig, nodeID string) {
 		{"reconcile", func() error { _, err := s.Reconcile(ctx); return err }},
 		{"forget", func() error { return s.ForgetOld(ctx) }},
 		{"begin", func() error { _, err := s.BeginOperation(ctx, op, "run"); return err }},
-		{"step", func() error { _, err := s.StartStep(ctx, op, "read"); return err }},
+		{"step", func() error { _, err := s.StartStep(ctx, op, "read", 0); return err }},
 		{"step ended", func() error { return s.EndStep(ctx, op, "read", fleet.StepDone, "") }},
 		{"safe point", func() error { _, err := s.CheckSafePoint(ctx, op, ""); return err }},
 		{"abort", func() error { return s.AbortOperation(ctx, op, "a test", nil) }},

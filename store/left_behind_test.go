@@ -102,12 +102,12 @@ func TestLostLeavesBehind(t *testing.T) {
 			o.mustBegin("op_1", c.verb)
 			deliverAll(t, o)
 			for _, step := range c.done {
-				_, err := o.StartStep(t.Context(), "op_1", step)
+				_, err := o.StartStep(t.Context(), "op_1", step, 0)
 				o.must(err)
 				o.must(o.EndStep(t.Context(), "op_1", step, fleet.StepDone, ""))
 			}
 			if c.at != "" {
-				_, err := o.StartStep(t.Context(), "op_1", c.at)
+				_, err := o.StartStep(t.Context(), "op_1", c.at, 0)
 				o.must(err)
 			}
 			if ended, err := o.EndLost(t.Context(), "op_1", "workflow-closed", "terminated"); err != nil || !ended {

@@ -20,7 +20,7 @@ func (o *ops) enroll(chain ...fleet.Verb) {
 		return o.InsertOperation(ctx, tx, store.NewOperation{ID: "op_enroll", NodeID: "node_a", TenantID: "acme", Verb: fleet.VerbEnroll, Lane: store.LaneProvision,
 			Input: map[string]any{}, Chain: chain, RequestedBy: "dev:owner", Reason: "new rack"})
 	}))
-	_, err := o.StartStep(o.t.Context(), "op_enroll", fleet.StepIdentify)
+	_, err := o.StartStep(o.t.Context(), "op_enroll", fleet.StepIdentify, 0)
 	o.must(err)
 }
 

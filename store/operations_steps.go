@@ -39,11 +39,38 @@ func (s *Store) PlanSteps(ctx context.Context, operationID string, names []strin
 	})
 }
 
-// StartStep marks a step running and returns what SaveJournal kept for it.
-func (s *Store) StartStep(ctx context.Context, operationID, step string) (json.RawMessage, error) {
+// at is how far an operation has come: the step that was started last, and the
+// round in which it was.
+type at struct {
+	Step  string `json:"step"`
+	Round int    `json:"round"`
+}
+
+// atKey is where it is kept in an operation's journal.
+const atKey = "at"
+
+// passed says whether the operation has come further than to a step in a round:
+// who starts that step is a worker that stood still while another took over.
+func (o fencedOp) passed(step string, round int) bool {
+	var now at
+	if raw, known := o.Journal[atKey]; !known || json.Unmarshal(raw, &now) != nil {
+		return false
+	}
+	index := func(name string) int {
+		return slices.IndexFunc(o.Steps, func(s fleet.Step) bool { return s.Name == name })
+	}
+	return round < now.Round || round == now.Round && index(step) < index(now.Step)
+}
+
+// StartStep marks a step running and returns what SaveJournal kept for it. A
+// step that the operation has passed stays as it is.
+func (s *Store) StartStep(ctx context.Context, operationID, step string, round int) (json.RawMessage, error) {
 	var kept json.RawMessage
 	err := s.fenced(ctx, operationID, func(ctx context.Context, tx pgx.Tx, o fencedOp) error {
 		st := stepOf(&o.Steps, step)
+		if o.passed(step, round) {
+			return nil
+		}
 		st.State, st.EndedAt = fleet.StepRunning, nil
 		st.Attempts++
 		if st.StartedAt == nil {
@@ -52,10 +79,10 @@ func (s *Store) StartStep(ctx context.Context, operationID, step string) (json.R
 		}
 		kept = o.Journal[step]
 		// A step that starts waits for nothing any more.
-		if _, err := tx.Exec(ctx, `UPDATE operations SET state = 'running', waiting_for = NULL WHERE id = $1 AND state IN ('pending', 'waiting')`, o.ID); err != nil {
-			return fmt.Errorf("go on with operation %s: %w", o.ID, err)
-		}
-		return saveSteps(ctx, tx, o.ID, o.Steps)
+		_, err := tx.Exec(ctx, `UPDATE operations SET steps = $2, journal = journal || jsonb_build_object($3::text, $4::jsonb),
+			state = CASE WHEN state IN ('pending', 'waiting') THEN 'running' ELSE state END,
+			waiting_for = CASE WHEN state IN ('pending', 'waiting') THEN NULL ELSE waiting_for END WHERE id = $1`, o.ID, o.Steps, atKey, at{step, round})
+		return wrapDoing(err, "start step "+step+" of operation "+o.ID)
 	})
 	return kept, err
 }

@@ -84,6 +84,39 @@ func (o *ops) events() int {
 	return n
 }
 
+// A worker that stood still while another took its workflow over starts no step
+// that the operation has passed; one that goes back in its plan does so in a
+// round of its own.
+func TestPassedStep(t *testing.T) {
+	t.Parallel()
+	o := newOps(t)
+	o.mustBegin("op_1", fleet.VerbDeploy)
+	if err := o.PlanSteps(t.Context(), "op_1", []string{"a", "b", "c"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		step     string
+		round    int
+		attempts [3]int // of a, b and c afterwards
+	}{
+		{"a", 0, [3]int{1, 0, 0}}, {"c", 0, [3]int{1, 0, 1}},
+		{"c", 0, [3]int{1, 0, 2}}, // its answer was lost
+		{"a", 0, [3]int{1, 0, 2}}, {"b", 0, [3]int{1, 0, 2}},
+		{"b", 1, [3]int{1, 1, 2}}, {"c", 0, [3]int{1, 1, 2}}, {"c", 1, [3]int{1, 1, 3}},
+	} {
+		if _, err := o.StartStep(t.Context(), "op_1", c.step, c.round); err != nil {
+			t.Fatal(err)
+		}
+		w, err := o.LoadWork(t.Context(), "op_1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := [3]int{w.Steps[0].Attempts, w.Steps[1].Attempts, w.Steps[2].Attempts}; got != c.attempts {
+			t.Errorf("after a start of %s in round %d: %v attempts, want %v", c.step, c.round, got, c.attempts)
+		}
+	}
+}
+
 // A late activity of an operation that another superseded changes nothing.
 func TestFence(t *testing.T) {
 	t.Parallel()
@@ -96,7 +129,7 @@ func TestFence(t *testing.T) {
 	_, version, _, _ := o.state("op_new")
 	events := o.events()
 	late := map[string]func() error{
-		"start step": func() error { _, err := o.StartStep(t.Context(), "op_old", "switch-on"); return err },
+		"start step": func() error { _, err := o.StartStep(t.Context(), "op_old", "switch-on", 0); return err },
 		"end step":   func() error { return o.EndStep(t.Context(), "op_old", "switch-on", fleet.StepDone, "") },
 		"succeed":    func() error { return o.SucceedOperation(t.Context(), "op_old", fleet.OperationResult{}) },
 		"fail":       func() error { return o.FailOperation(t.Context(), "op_old", fleet.OperationFailure{Code: "x"}) },

@@ -175,7 +175,7 @@ func (w *world) PlanSteps(_ context.Context, _ string, names []string) error {
 	})
 }
 
-func (w *world) StartStep(_ context.Context, _, step string) (json.RawMessage, error) {
+func (w *world) StartStep(_ context.Context, _, step string, _ int) (json.RawMessage, error) {
 	attempt := 0
 	err := w.fenced(func() {
 		s := w.step(step)

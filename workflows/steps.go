@@ -84,7 +84,7 @@ func (r *run) forced() bool { return r.job.Verb == fleet.VerbRetire && r.job.Ask
 
 // start records the ends before and starts the step, once it may start.
 func (r *run) start(ctx workflow.Context, s step) error {
-	in := activities.AdvanceIn{OperationID: r.in.OperationID, Ended: r.ended, Next: s.name, Touches: s.touches, Kinds: s.kinds}
+	in := activities.AdvanceIn{OperationID: r.in.OperationID, Ended: r.ended, Next: s.name, Round: r.mem.Retries, Touches: s.touches, Kinds: s.kinds}
 	if !r.mem.Planned {
 		in.Plan = planNames(r.plan)
 	}
