@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -143,6 +144,7 @@ func TestCertificateAttacks(t *testing.T) {
 		"own id and serial, another key": {issue(r.issuer, identity.Grant{NodeID: node, Generation: 1, Serial: serial}, newKey(t)), 401},
 		"another generation":             {issue(r.issuer, identity.Grant{NodeID: node, Generation: 2, Serial: serial}, key), 401},
 	} {
+		r.sessionAt(r.GatewayURL, cert) // to be taken over
 		for _, path := range []string{"/node/v1/session", "/node/v1/renew"} {
 			body := map[string]any{}
 			if path == "/node/v1/renew" {
@@ -156,6 +158,30 @@ func TestCertificateAttacks(t *testing.T) {
 	// Renewal with another key, or with somebody's certificate and one's own key.
 	if status, _ := r.asMachine(cert, "/node/v1/renew", "", map[string]any{"csr": csrOf(t, newKey(t))}); status != http.StatusForbidden {
 		t.Errorf("renewal for another key: %d, want 403", status)
+	}
+	// A session belongs to the certificate that opened it, and to its own epoch.
+	former, epoch := r.sessionAt(r.GatewayURL, cert), r.sessionAt(r.GatewayURL, cert)
+	status, out := r.asMachine(cert, "/node/v1/renew", "", map[string]any{"csr": csrOf(t, key)})
+	if status != http.StatusOK {
+		t.Fatalf("renew: %d %v", status, out)
+	}
+	renewed := certOf(t, fmt.Sprint(out["certificate"]), key)
+	for name, c := range map[string]struct {
+		cert  *tls.Certificate
+		epoch string
+		want  int
+	}{
+		"its own":              {cert, epoch, http.StatusNoContent},
+		"a former epoch":       {cert, former, http.StatusConflict},
+		"the next certificate": {renewed, epoch, http.StatusConflict},
+		"another node":         {otherCert, epoch, http.StatusConflict},
+		"no certificate":       {nil, epoch, http.StatusUnauthorized},
+		"no epoch":             {cert, "", http.StatusBadRequest},
+		"an epoch yet to come": {cert, epoch + "0", http.StatusConflict},
+	} {
+		if status, out := r.asMachine(c.cert, "/node/v1/session/next", c.epoch, map[string]any{"spec": 1 << 40}); status != c.want {
+			t.Errorf("a session, %s: %d %v, want %d", name, status, out, c.want)
+		}
 	}
 	// A session of another node's epoch.
 	if status, out := r.asMachine(otherCert, "/node/v1/session/next", "1", map[string]any{}); status != http.StatusConflict {
@@ -196,6 +222,24 @@ func TestExpiredAndOld(t *testing.T) {
 		}
 	}
 	age("-1 hour")
+	// Each alone ends what the machine may do: an old generation, and a revocation.
+	for name, sql := range map[string][2]string{
+		"an old generation": {`UPDATE nodes SET identity_generation = identity_generation + 1 WHERE id = $1`, `UPDATE nodes SET identity_generation = identity_generation - 1 WHERE id = $1`},
+		"revoked":           {`UPDATE certificates SET revoked_at = now() WHERE node_id = $1`, `UPDATE certificates SET revoked_at = NULL WHERE node_id = $1`},
+	} {
+		epoch := r.sessionAt(r.GatewayURL, cert)
+		r.exec(sql[0], node)
+		await(t, "the end of the session: "+name, func() bool {
+			status, _ := r.asMachine(cert, "/node/v1/session/next", epoch, map[string]any{"spec": 1 << 40})
+			return status == http.StatusConflict
+		})
+		for _, path := range []string{"/node/v1/session", "/node/v1/renew"} {
+			if got := ask(path); got != 401 {
+				t.Errorf("%s on %s: %d, want 401", name, path, got)
+			}
+		}
+		r.exec(sql[1], node)
+	}
 	r.revoke(node)
 	for _, path := range []string{"/node/v1/session", "/node/v1/renew"} {
 		if got := ask(path); got != 401 {

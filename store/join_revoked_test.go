@@ -36,8 +36,20 @@ func TestRevocationUnbinds(t *testing.T) {
 
 	nextDeploy := func() { r.exec(`UPDATE deploy_tokens SET used_at = NULL, expires_at = now() + interval '1 hour'`) }
 	nextDeploy()
-	first := r.join(r.in(token, "a", uuidA))
-	r.shown(first)
+	// What it says of its hardware is not recorded: that is its BMC's to say.
+	in := r.in(token, "a", uuidA)
+	in.Inventory = &fleet.Inventory{Vendor: "forged"}
+	if g := r.join(in); g.Outcome != fleet.JoinBind {
+		t.Errorf("joined: %+v", g)
+	}
+	in.Serial = "ff"
+	first := r.join(in) // the answer was lost
+	if n := r.count(`SELECT count(*) FROM inventories`); n != 0 {
+		t.Error("an enrolled machine's inventory was taken from a join")
+	}
+	if _, err := m.OpenSession(t.Context(), "gw-1", store.ShownCert{NodeID: m.Node, Generation: first.Generation, Serial: in.Serial, KeyHash: in.KeyHash}); err != nil {
+		t.Fatal(err)
+	}
 	r.exec(`UPDATE deploy_tokens SET expires_at = now()`)
 	r.refused("its token, which has ended", store.ReasonBadJoinToken, r.in(token, "a", uuidA))
 	command, err := m.SendNodeCommand(t.Context(), m.Op, fleet.CommandIn{Key: "0", Type: "accept", Args: struct{}{}, Expires: time.Hour})
@@ -52,6 +64,9 @@ func TestRevocationUnbinds(t *testing.T) {
 	}
 	if c, err := m.Command(t.Context(), command); err != nil || c.State != store.CommandCancelled {
 		t.Errorf("its command: %+v, %v", c, err)
+	}
+	if in, err := m.InSession(t.Context(), m.Op); err != nil || in {
+		t.Errorf("in session after the revocation: %v, %v", in, err)
 	}
 	nextDeploy()
 	next := r.join(r.in(token, "b", uuidA))
