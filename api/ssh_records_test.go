@@ -259,7 +259,8 @@ func TestListSSHCerts(t *testing.T) {
 	r.ok("viewer", "nodes/listSshCerts", on(r.node, "limit", 1), &page)
 	good := page.NextCursor
 	for name, cursor := range map[string]any{
-		"none": "", "of events": "1:1", "not ours": "x", "past 64 bits": "18446744073709551616:1." + strings.Split(good, ".")[1], "cut": good[:len(good)-1],
+		"none": "", "of events": "1:1", "not ours": "x", "past 64 bits": "18446744073709551616:1." + strings.Split(good, ".")[1],
+		"of no time": "0:1." + strings.Split(good, ".")[1], "cut": good[:len(good)-1],
 		"too long": strings.Repeat("1", 129), "a number": 1, "of another filter": nil,
 	} {
 		in := on(r.node, "cursor", cursor)
@@ -270,6 +271,8 @@ func TestListSSHCerts(t *testing.T) {
 			t.Errorf("cursor %s: %+v", name, p)
 		}
 	}
+	// One past every certificate is well-formed.
+	r.ok("viewer", "nodes/listSshCerts", on(r.node, "limit", 1, "cursor", "18446744073709551615:18446744073709551615."+strings.Split(good, ".")[1]), nil)
 	for _, limit := range []int{0, 501} {
 		r.refused("viewer", "nodes/listSshCerts", on(r.node, "limit", limit), fleet.CodeInvalidInput, "")
 	}
@@ -357,6 +360,8 @@ func TestSSHReauthorization(t *testing.T) {
 	var theirs fleet.IssuedSSHCertOut
 	r.ok("guest", "nodes/issueSshCert", r.ask("tenantId", "globex"), &theirs)
 	mine := r.issue()
+	ended := r.issue().SSHCert.Serial
+	r.exec(`UPDATE ssh_certs SET valid_before = now() - interval '1 second' WHERE serial = $1::text::numeric`, ended)
 	again := func(want int) {
 		t.Helper()
 		if n, err := r.srv.ReauthorizeSSH(t.Context()); err != nil || n != want {
@@ -377,6 +382,9 @@ func TestSSHReauthorization(t *testing.T) {
 	if n := r.count(`SELECT count(*) FROM events WHERE type = 'node.ssh-cert.revoked' AND actor = 'iam'`); n != 2 {
 		t.Errorf("%d events of it", n)
 	}
+	if n := r.count(`SELECT count(*) FROM audit WHERE method = 'nodes/revokeSshCert' AND identity = 'iam' AND reason = 'right-lost' AND node_id = $1`, r.node); n != 2 {
+		t.Errorf("%d audit rows of it", n)
+	}
 	var token fleet.ServiceTokenSecretOut
 	r.ok("owner", "access/issueToken", obj{"tenantId": "acme", "name": "ci", "role": "viewer", "on": obj{"tenantId": "acme"}, "ttlSeconds": 3600}, &token)
 	if _, err := r.store.AdminGrant(t.Context(), "acme", "svc:"+token.ServiceToken.ID, fleet.RoleBreakGlass); err != nil {
@@ -387,4 +395,41 @@ func TestSSHReauthorization(t *testing.T) {
 	again(0)
 	r.ok("owner", "access/revokeToken", obj{"tenantId": "acme", "serviceTokenId": token.ServiceToken.ID}, nil)
 	again(1)
+}
+
+// A right that was given back while the node's row was waited for is kept.
+func TestSSHReauthorizationUnderLock(t *testing.T) {
+	t.Parallel()
+	r := newSSHRig(t, api.SSHOptions{})
+	r.issue()
+	r.exec(`DELETE FROM bindings WHERE identity = 'dev:oncall'`)
+	revoked := -1
+	done := make(chan error, 1)
+	err := r.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if err := store.LockNode(ctx, tx, r.node); err != nil {
+			return err
+		}
+		go func() {
+			var err error
+			revoked, err = r.srv.ReauthorizeSSH(context.Background())
+			done <- err
+		}()
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for r.count(`SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database AND d.datname = current_database() WHERE l.locktype = 'advisory' AND NOT l.granted`) == 0 {
+			select {
+			case err := <-done:
+				return errors.Join(errors.New("it did not wait"), err)
+			case <-tick.C:
+			}
+		}
+		r.grant("acme", "oncall", fleet.RoleBreakGlass)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil || revoked != 0 {
+		t.Errorf("%d were revoked (%v), want none", revoked, err)
+	}
 }

@@ -162,6 +162,10 @@ func TestSpecLookedAfter(t *testing.T) {
 	if _, _, _, now := r.toldOf(id.NodeID); !now.Equal(at) {
 		t.Errorf("told at %s and, without a change, at %s", at, now)
 	}
+	// A new session is told, since the control plane may have forgotten.
+	r.exec(`UPDATE node_specs SET applied = NULL WHERE node_id = $1`, id.NodeID)
+	r.exec(`UPDATE sessions SET epoch = epoch + 1 WHERE node_id = $1`, id.NodeID)
+	await(t, "the report of another session", func() bool { _, applied, _, _ := r.toldOf(id.NodeID); return applied == 1 })
 	fail := func(failing bool, want fleet.ConditionStatus) {
 		h.mu.Lock()
 		h.failing = failing
@@ -218,7 +222,7 @@ func TestAddress(t *testing.T) {
 		t.Fatalf("session: %d %v", status, out)
 	}
 	for told, want := range map[string]string{"10.1.2.3": "10.1.2.3", "2001:db8::5": "2001:db8::5", "::ffff:10.1.2.4": "10.1.2.4", "": "", "127.0.0.1": "", "::1": "", "0.0.0.0": "",
-		"fe80::1": "", "fe80::1%eth0": "", "224.0.0.1": "", "host.example": "", "-oProxyCommand=x": "", "10.1.2.3 -v": ""} {
+		"fe80::1": "", "fe80::1%eth0": "", "2001:db8::5%eth0": "", "224.0.0.1": "", "host.example": "", "-oProxyCommand=x": "", "10.1.2.3 -v": ""} {
 		if status, out := r.asMachine(cert, "/node/v1/session/spec", "1", map[string]any{"version": 1, "applied": 1, "address": told}); status != http.StatusNoContent {
 			t.Fatalf("report: %d %v", status, out)
 		}

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -135,9 +136,22 @@ func TestNodeSpecFollowsSSH(t *testing.T) {
 	if again := s.spec(0); again.Version != 2 {
 		t.Errorf("the same again: version %d", again.Version)
 	}
+	s.tx(func(ctx context.Context, tx pgx.Tx) error {
+		return errors.Join(store.WantReconcile(ctx, tx, specNode), store.WantReconcile(ctx, tx, "node_y"))
+	})
+	if again := s.spec(0); again.Version != 2 {
+		t.Errorf("made again: version %d", again.Version)
+	}
+	if spec, err := s.NodeSpecBeside(t.Context(), "node_y", 0, ""); err != nil || spec != nil {
+		t.Errorf("of a node that has not joined: %+v (%v)", spec, err)
+	}
 	live, serial := s.issue(time.Now().Add(time.Hour))
 	if again := s.spec(0); again.Version != 2 {
 		t.Errorf("a certificate: version %d", again.Version)
+	}
+	if _, err := s.Pool().Exec(t.Context(), `INSERT INTO ssh_certs (serial, node_id, tenant_id, principal, issued_by, key_hash, valid_after, valid_before, revoked_at)
+		VALUES (9000000000000000000, 'node_y', 'acme', 'root@node_y', 'dev:oncall', 'h', now(), now() + interval '1 hour', now())`); err != nil {
+		t.Fatal(err)
 	}
 	s.revoke(serial)
 	s.revoke(serial)
@@ -160,6 +174,9 @@ func TestNodeSpecFollowsSSH(t *testing.T) {
 	}
 	if trusted, err := s.PublishSSH(t.Context(), someCA, []string{"evil"}); err != nil || trusted {
 		t.Errorf("a process brings a distrusted CA back: %v, %v", trusted, err)
+	}
+	if spec := s.spec(0); spec.Version != 5 || spec.SSH.Principals["evil"] != nil {
+		t.Errorf("a process with a distrusted CA changed the accounts: %+v", spec.SSH)
 	}
 	s.tx(func(ctx context.Context, tx pgx.Tx) error {
 		if err := store.LockNode(ctx, tx, specNode); err != nil {
@@ -237,6 +254,7 @@ func TestNodeSpecNamesWhatEnded(t *testing.T) {
 	if !slices.Equal(spec.SSH.RevokedSerials, []string{strconv.FormatUint(live, 10)}) {
 		t.Errorf("revoked %v, want the one that has not ended", spec.SSH.RevokedSerials)
 	}
+	s.tx(func(ctx context.Context, tx pgx.Tx) error { return store.WantReconcile(ctx, tx, specNode) })
 	if again := s.spec(0); again.Version != spec.Version {
 		t.Errorf("version %d without a change, was %d", again.Version, spec.Version)
 	}
@@ -270,6 +288,14 @@ func TestSpecReportIsACondition(t *testing.T) {
 	s.publish("root")
 	s.tx(func(ctx context.Context, tx pgx.Tx) error { return store.WantReconcile(ctx, tx, specNode) })
 	s.spec(0)
+	// What an agent says of versions that there are not keeps nothing from it.
+	if err := s.ReportSpec(t.Context(), specNode, store.SpecReport{Version: 99, Applied: 98}); err != nil {
+		t.Fatal(err)
+	}
+	var judged, applied int64
+	if err := s.Pool().QueryRow(t.Context(), `SELECT judged, applied FROM node_specs WHERE node_id = $1`, specNode).Scan(&judged, &applied); err != nil || judged != 1 || applied != 1 {
+		t.Errorf("judged %d, applied %d (%v), want the version that there is", judged, applied, err)
+	}
 	for _, c := range []struct {
 		report         store.SpecReport
 		status         fleet.ConditionStatus
