@@ -129,6 +129,35 @@ func TestSessionThatCannotEndNow(t *testing.T) {
 	}
 }
 
+// A session that nobody used for a while is ended by the sweep, but not under an
+// operation, whose end does.
+func TestIdleSessionEnds(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	b.gate.IdleAfter = time.Minute
+	_, release, err := b.gate.Open(t.Context(), "op_1", "node_a", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t.Context())
+	sweep := func(when string, logouts int) {
+		t.Helper()
+		if _, err := b.gate.EndIdle(t.Context()); err != nil || b.driver.logouts != logouts {
+			t.Errorf("%s: %v, %d logouts, want %d", when, err, b.driver.logouts, logouts)
+		}
+	}
+	b.exec(`UPDATE bmc_sessions SET used_at = now() - interval '1 hour'`)
+	sweep("under an operation", 0)
+	b.exec(`UPDATE operations SET state = 'succeeded', ended_at = now()`)
+	b.exec(`UPDATE bmc_sessions SET used_at = now()`)
+	sweep("used just now", 0)
+	b.exec(`UPDATE bmc_sessions SET used_at = now() - interval '1 hour'`)
+	sweep("idle", 1)
+	if uri, _, err := b.store.LoadBMCSession(t.Context(), "node_a"); err != nil || uri != "" {
+		t.Errorf("session %q is kept, %v", uri, err)
+	}
+}
+
 // leftSessions counts the sessions that wait to be ended on BMCs.
 func (b *bundle) leftSessions() (n int) {
 	b.t.Helper()
