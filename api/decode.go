@@ -193,7 +193,7 @@ func (d *decoder) scalar(into reflect.Value, raw jsontext.Value, kind jsontext.K
 
 func (d *decoder) time(into reflect.Value, raw jsontext.Value, path string) {
 	var s string
-	if raw.Kind() == '"' && json.Unmarshal(raw, &s) == nil {
+	if json.Unmarshal(raw, &s) == nil {
 		// In UTC it has to be a year of four digits still, or nobody could read it again.
 		if t, err := time.Parse(time.RFC3339Nano, s); err == nil && t.UTC().Year() >= 0 && t.UTC().Year() <= 9999 {
 			into.Set(reflect.ValueOf(fleet.At(t)))

@@ -1,13 +1,16 @@
 package api_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/bettercompute/compute/fleet"
+	"github.com/bettercompute/compute/store"
 	"github.com/bettercompute/compute/store/storetest"
 )
 
@@ -214,6 +217,41 @@ func TestExpiry(t *testing.T) {
 	}
 	if n := r.count(`SELECT count(*) FROM reconcile_wanted WHERE node_id = $1`, node); n != 1 {
 		t.Error("the expiry asked for no reconciler")
+	}
+	r.sound()
+}
+
+// One that is cancelled while the queue goes through its pool is not placed.
+func TestCancelledWhileItsTurnCame(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	a := r.waits("owner", take("acme", pool, 1))
+	r.deployed(pool, 2)
+	done := make(chan int, 1)
+	err := r.store.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if err := store.LockPool(ctx, tx, pool, true); err != nil {
+			return err
+		}
+		go func() {
+			n, err := r.store.PlaceQueued(t.Context(), pool)
+			if err != nil {
+				t.Error(err)
+			}
+			done <- n
+		}()
+		r.lockWaits(1)
+		held, err := store.LockAllocation(ctx, tx, a.ID)
+		if err != nil {
+			return err
+		}
+		return store.EndAllocation(ctx, tx, held, fleet.AllocationCancelled, store.Ending{Actor: "dev:owner"})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := <-done; n != 0 || r.stateOf(a.ID) != fleet.AllocationCancelled {
+		t.Errorf("%d placed, it is %s", n, r.stateOf(a.ID))
 	}
 	r.sound()
 }

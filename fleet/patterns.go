@@ -3,7 +3,6 @@ package fleet
 import (
 	"fmt"
 	"regexp"
-	"strings"
 )
 
 // Patterns holds every pattern of the API by name, written as the reference
@@ -43,15 +42,8 @@ var Patterns = map[string]string{
 var unicodeEscape = regexp.MustCompile(`\\u([0-9a-fA-F]{4})`)
 
 // GoPattern translates a pattern of the reference to Go's syntax: \uXXXX
-// becomes \x{XXXX}, and a final $ becomes \z, so that no line break slips
-// through at the end.
-func GoPattern(ecma string) string {
-	p := unicodeEscape.ReplaceAllString(ecma, `\x{$1}`)
-	if body, ok := strings.CutSuffix(p, "$"); ok && !strings.HasSuffix(body, `\`) {
-		p = body + `\z`
-	}
-	return p
-}
+// becomes \x{XXXX}. A final $ means the same in both, the end of the text alone.
+func GoPattern(ecma string) string { return unicodeEscape.ReplaceAllString(ecma, `\x{$1}`) }
 
 var compiled = func() map[string]*regexp.Regexp {
 	m := make(map[string]*regexp.Regexp, len(Patterns))
