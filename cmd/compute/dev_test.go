@@ -117,8 +117,10 @@ func TestDevStack(t *testing.T) {
 	if err := wipeDev(t.Context(), state); err == nil {
 		t.Error("the state of a running stack was wiped")
 	}
-	if err := second.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
+	for range 2 { // make tells its child what the terminal told both
+		if err := second.cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := second.cmd.Wait(); err != nil {
 		t.Errorf("after Ctrl-C: %v", err)

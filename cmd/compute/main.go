@@ -9,17 +9,26 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/bettercompute/compute/version"
 )
 
+// sameWish is how soon after a signal another one says nothing new.
+const sameWish = time.Second
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The first signal asks to stop; the second one ends at once.
-	context.AfterFunc(ctx, stop)
+	// The first signal asks to stop; the second one ends at once. One that comes
+	// right after the first is the same wish, told to the group and by its leader,
+	// as make and timeout do.
+	context.AfterFunc(ctx, func() {
+		time.Sleep(sameWish)
+		stop()
+	})
 	if err := rootCmd().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "compute:", err)
 		stop()
