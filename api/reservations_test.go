@@ -51,6 +51,8 @@ func TestReservationIsKept(t *testing.T) {
 	r.exec(`UPDATE reservations SET starts_at = now() - interval '1 second' WHERE id = $1`, res.ID)
 	r.refused("owner", "allocations/create", take("acme", pool, 1, "ttlSeconds", 60), fleet.CodeUnavailable, "no-capacity")
 	r.refused("owner", "allocations/create", take("acme", pool, 1, "reservationId", res.ID, "ttlSeconds", 86400), fleet.CodeInvalidInput, "")
+	r.refused("owner", "allocations/create", take("acme", pool, 4, "reservationId", res.ID), fleet.CodeInvalidInput, "")
+	r.refused("owner", "allocations/create", take("acme", r.pool(r.site, "another"), 1, "reservationId", res.ID), fleet.CodeNotFound, "")
 	a := r.mustTake("owner", take("acme", pool, 2, "reservationId", res.ID))
 	if a.ReservationID != res.ID || a.ExpiresAt == nil || !a.ExpiresAt.Equal(res.To.Time) {
 		t.Errorf("under the reservation until %s: %+v", res.To, a)
@@ -170,5 +172,24 @@ func TestReservationAndQuota(t *testing.T) {
 		t.Errorf("after its time (-want +got):\n%s", diff)
 	}
 	r.refused("owner2", "allocations/create", take("globex", pool, 1, "reservationId", res.ID), fleet.CodeInvalidState, "reservation-over")
+	r.sound()
+}
+
+// What waited under a reservation ends with it, however long it was to be held.
+func TestQueuedUnderReservationEndsWithIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	r.exec(`INSERT INTO reservations (id, tenant_id, pool_id, gpus, starts_at, ends_at, created_by)
+		VALUES ('resv_01j00000000000000000000000', 'acme', $1, 1, now() - interval '1 minute', now() + interval '1 hour', 'dev:owner')`, pool)
+	a := r.waits("owner", take("acme", pool, 1, "reservationId", "resv_01j00000000000000000000000", "ttlSeconds", 3000))
+	r.exec(`UPDATE reservations SET ends_at = now() + interval '10 minutes'`)
+	r.deployed(pool, 1)
+	if n, err := r.store.PlaceQueued(t.Context(), pool); n != 1 || err != nil {
+		t.Fatalf("%d placed, %v", n, err)
+	}
+	if n := r.count(`SELECT count(*) FROM allocations a JOIN reservations v ON v.id = a.reservation_id WHERE a.id = $1 AND a.expires_at = v.ends_at`, a.ID); n != 1 {
+		t.Errorf("it ends at %s", r.allocation("owner", "acme", a.ID).ExpiresAt)
+	}
 	r.sound()
 }
