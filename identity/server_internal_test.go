@@ -1,11 +1,14 @@
 package identity
 
 import (
+	"crypto"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"io"
 	"math/big"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -97,4 +100,52 @@ func TestServerRenews(t *testing.T) {
 	if later, err := s.Certificate(nil); err != nil || later == first {
 		t.Errorf("due: the same certificate, %v", err)
 	}
+}
+
+// awayKey is a CA's key that can be away.
+type awayKey struct {
+	crypto.Signer
+	away bool
+}
+
+func (k *awayKey) Sign(rand io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
+	if k.away {
+		return nil, errors.New("away")
+	}
+	return k.Signer.Sign(rand, digest, opts)
+}
+
+// A listener whose certificate is due while the CA's key is away goes on with the
+// one it has as long as that is good, and has a new one when the key is back.
+func TestCertificateWhileTheKeyIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ca, err := NewCA("test CA")
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := &awayKey{Signer: ca.Signer}
+		ca.Signer = key
+		server := ca.NewServer("gw.example")
+		first, err := server.Certificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key.away = true
+		time.Sleep(serverLife * 5 / 6)
+		if c, err := server.Certificate(nil); err != nil || c != first {
+			t.Errorf("due, and the key away: %v, want the certificate that is good", err)
+		}
+		key.away = false
+		time.Sleep(renewPause)
+		renewed, err := server.Certificate(nil)
+		if err != nil || renewed == first {
+			t.Errorf("the key is back: %v, want a new certificate", err)
+		}
+		key.away = true
+		time.Sleep(serverLife)
+		if _, err := server.Certificate(nil); err == nil {
+			t.Error("a certificate that has ended was shown")
+		}
+	})
 }

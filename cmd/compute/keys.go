@@ -94,6 +94,7 @@ func newKeysRotateNodeCACmd() *cobra.Command {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "the new CA of nodes is in", cert)
+			fmt.Fprintln(cmd.OutOrStdout(), "gateways that read this file take it up within seconds, without a restart; where they read copies, put", cert, "and", key, "in their places")
 			return nil
 		},
 	}

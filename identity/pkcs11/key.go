@@ -170,8 +170,11 @@ func (k *Key) use(f func(*token) ([]byte, error)) ([]byte, error) {
 		}
 		out, err := f(t)
 		k.life.RUnlock()
-		if err == nil || lost != nil {
-			return out, err
+		if err == nil {
+			return out, nil
+		}
+		if lost != nil {
+			return nil, fmt.Errorf("%s: the token was opened anew and does not sign: %w", k.uri, err)
 		}
 		lost = t
 	}
