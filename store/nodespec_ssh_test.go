@@ -254,6 +254,11 @@ func TestNodeSpecNamesWhatEnded(t *testing.T) {
 	if !slices.Equal(spec.SSH.RevokedSerials, []string{strconv.FormatUint(live, 10)}) {
 		t.Errorf("revoked %v, want the one that has not ended", spec.SSH.RevokedSerials)
 	}
+	// Seconds later, when nothing more has ended.
+	if _, err := s.Pool().Exec(t.Context(), `WITH gone AS (DELETE FROM ssh_certs WHERE valid_before <= now())
+		UPDATE node_specs SET ssh_expired = ssh_expired - 4294967296, doc = jsonb_set(doc, '{ssh,expiredThrough}', to_jsonb((ssh_expired - 4294967296)::text))`); err != nil {
+		t.Fatal(err)
+	}
 	s.tx(func(ctx context.Context, tx pgx.Tx) error { return store.WantReconcile(ctx, tx, specNode) })
 	if again := s.spec(0); again.Version != spec.Version {
 		t.Errorf("version %d without a change, was %d", again.Version, spec.Version)
