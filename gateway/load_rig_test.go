@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -134,13 +135,11 @@ func (s *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.Tra
 
 func (s *statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// take returns the counts since the last time.
-func (s *statements) take() map[string]int {
+// all is what was sent so far.
+func (s *statements) all() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := s.sent
-	s.sent = map[string]int{}
-	return was
+	return maps.Clone(s.sent)
 }
 
 // loadRig is a gateway with a fleet.
