@@ -5,7 +5,7 @@ GO    ?= go
 CMDS  := computectl bmcsim nodeagent
 PKCS11 ?= 0
 
-.PHONY: dev dev-reset build test lint generate verify histories
+.PHONY: dev dev-reset build test lint generate verify chaos histories
 
 dev: build ## everything on this machine, on loopback; ARGS="--nodes 1000" sizes the rack
 	@exec $(BIN)/compute dev $(ARGS)
@@ -36,6 +36,9 @@ generate: ## golden files and what else is made from the tables
 
 verify: generate ## generated files are as the tables make them
 	git diff --exit-code
+
+chaos: ## random faults under lives of machines; SEED= NODES= SECONDS=
+	CHAOS_SEED=$(SEED) CHAOS_NODES=$(NODES) CHAOS_SECONDS=$(SECONDS) $(GO) test -tags chaos -count=1 -v -timeout 60m -run '^TestChaos$$' ./cmd/compute
 
 histories: ## record one history per workflow against a real server
 	$(GO) test ./workflows -run TestRecordHistories -record

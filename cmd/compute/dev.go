@@ -30,6 +30,8 @@ type devOptions struct {
 	// programs is the folder that our programs are linked from; empty is this
 	// one's own.
 	programs string
+	// settings are told to the services beside what the stack tells them.
+	settings []string
 }
 
 func newDevCmd() *cobra.Command {

@@ -20,7 +20,7 @@ func (d *devStack) env() []string {
 	if d.waitScale > 0 {
 		more = append(more, "COMPUTE_WAIT_SCALE="+strconv.FormatFloat(d.waitScale, 'g', -1, 64))
 	}
-	return append(more, []string{
+	more = append(more, []string{
 		"DATABASE_URL=" + d.database,
 		"TEMPORAL_ADDRESS=" + d.temporalAddress(),
 		"TEMPORAL_NAMESPACE=" + d.config.Namespace,
@@ -39,6 +39,7 @@ func (d *devStack) env() []string {
 		"COMPUTE_ISSUERS=dev=" + httpURL(d.ports.Issuer) + "," + devidp.Audience,
 		"COMPUTE_TIME_SCALE=" + strconv.FormatFloat(d.timeScale, 'g', -1, 64),
 	}...)
+	return append(more, d.settings...)
 }
 
 func (d *devStack) gatewayURL() string { return "https://" + loopback(d.ports.Gateway) }

@@ -52,7 +52,7 @@ func (e *ends) said() []string {
 // pairScale is how much faster than real hardware its rack runs.
 const pairScale = 60
 
-func startPair(t *testing.T, nodes int) *pair {
+func startPair(t *testing.T, nodes int, settings ...string) *pair {
 	t.Helper()
 	state := t.TempDir()
 	ownPorts(t, state)
@@ -61,7 +61,7 @@ func startPair(t *testing.T, nodes int) *pair {
 		t.Fatal(err)
 	}
 	var said bytes.Buffer
-	d, unlock, err := newDevStack(t.Context(), devOptions{programs: programs, state: state, nodes: nodes, timeScale: pairScale, waitScale: 3}, &said)
+	d, unlock, err := newDevStack(t.Context(), devOptions{programs: programs, state: state, nodes: nodes, timeScale: pairScale, waitScale: 3, settings: settings}, &said)
 	if err != nil {
 		t.Fatal(err)
 	}
