@@ -255,3 +255,18 @@ func TestCancelledWhileItsTurnCame(t *testing.T) {
 	}
 	r.sound()
 }
+
+// What is under a reservation waits behind its like alone: who queues without one
+// does not keep it from what is set aside for it.
+func TestReservationPassesTheQueue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	pool := r.pool(r.site, "p")
+	r.deployed(pool, 2)
+	res := r.mustReserve("owner", reserve("acme", pool, 1, -time.Minute, time.Hour))
+	r.waits("owner", take("acme", pool, 2))
+	if a := r.mustTake("owner", take("acme", pool, 1, "reservationId", res.ID)); a.State != fleet.AllocationActive {
+		t.Errorf("under the reservation: %s", a.State)
+	}
+	r.sound()
+}
