@@ -60,12 +60,13 @@ func (a *app) eventsCmd() *cobra.Command {
 func (s *eventStream) follow(ctx context.Context) error {
 	for {
 		err := s.steadily(ctx, func() error { return s.read(ctx) })
-		if err != nil || ctx.Err() != nil {
+		stopped := ctx.Err() != nil
+		if stopped {
+			err = nil // by who watches: no failure
+		}
+		if err != nil || stopped {
 			if s.cursor != "" {
 				fmt.Fprintf(s.err, "to go on after the last one: --cursor %s\n", s.cursor)
-			}
-			if ctx.Err() != nil {
-				return nil
 			}
 			return err
 		}

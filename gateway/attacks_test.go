@@ -135,7 +135,7 @@ func TestSlowJoins(t *testing.T) {
 	defer stop()
 	for range 40 {
 		body, more := io.Pipe()
-		defer more.Close()
+		defer func() { _ = more.Close() }() // it cannot fail
 		sending.Add(1)
 		// The gateway says so when it begins to read.
 		begun := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: sending.Done})
