@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -151,6 +152,18 @@ func cleanOverride(t *testing.T, h *host, _ fleet.Operation) {
 	}
 }
 
+// inserted counts the requests to insert a medium. One with a token that the BMC
+// had forgotten was never taken up, and is rightly sent again.
+func inserted(h *host) int {
+	n := h.Counts().InsertMedia
+	for _, q := range h.Requests() {
+		if q.Status == http.StatusUnauthorized && strings.HasSuffix(q.Path, "VirtualMedia.InsertMedia") {
+			n--
+		}
+	}
+	return n
+}
+
 // deployedBy judges a deploy: our medium was booted once, from the source, with
 // at most so many requests to insert it, then the disk.
 func deployedBy(source string, inserts int) func(*testing.T, *host, fleet.Operation) {
@@ -163,7 +176,7 @@ func deployedBy(source string, inserts int) func(*testing.T, *host, fleet.Operat
 		if want := []string{source, "disk"}; !slices.Equal(sources, want) {
 			t.Errorf("boots %q, want %q", sources, want)
 		}
-		if n := h.Counts().InsertMedia; n > inserts {
+		if n := inserted(h); n > inserts {
 			t.Errorf("%d InsertMedia, want at most %d", n, inserts)
 		}
 		if s := h.metal().ProvisionState; s != fleet.Deployed {
@@ -181,7 +194,7 @@ func bootedISO(inserts int) func(*testing.T, *host, fleet.Operation) {
 		if last := log[len(log)-1]; last.Source != "cd" || !strings.HasSuffix(last.URL, "demo.iso") {
 			t.Errorf("booted %+v last", last)
 		}
-		if n := h.Counts().InsertMedia; n > inserts {
+		if n := inserted(h); n > inserts {
 			t.Errorf("%d InsertMedia, want at most %d", n, inserts)
 		}
 		if !slices.ContainsFunc(h.View(false).Media, func(m sim.Medium) bool { return m.Inserted }) {
