@@ -135,11 +135,12 @@ func TestCertificateAttacks(t *testing.T) {
 		cert *tls.Certificate
 		want int
 	}{
-		"its own":                        {cert, 200},
-		"none":                           {nil, 401},
-		"of another CA":                  {issue(foreign, identity.Grant{NodeID: node, Generation: 1, Serial: serial}, key), 401},
-		"the gateway's own":              {server, 401},
-		"signed by us, never recorded":   {issue(r.issuer, identity.Grant{NodeID: node, Generation: 1, Serial: "abc"}, key), 401},
+		"its own":           {cert, 200},
+		"none":              {nil, 401},
+		"of another CA":     {issue(foreign, identity.Grant{NodeID: node, Generation: 1, Serial: serial}, key), 401},
+		"the gateway's own": {server, 401},
+		// With the node's own key it is one that the database has forgotten.
+		"never recorded, another key":    {issue(r.issuer, identity.Grant{NodeID: node, Generation: 1, Serial: "abc"}, newKey(t)), 401},
 		"another node's id, own serial":  {issue(r.issuer, identity.Grant{NodeID: otherNode, Generation: 1, Serial: serial}, key), 401},
 		"own id and serial, another key": {issue(r.issuer, identity.Grant{NodeID: node, Generation: 1, Serial: serial}, newKey(t)), 401},
 		"another generation":             {issue(r.issuer, identity.Grant{NodeID: node, Generation: 2, Serial: serial}, key), 401},

@@ -132,7 +132,7 @@ func (g *Gateway) shown(r *http.Request) (store.ShownCert, error) {
 		g.log.InfoContext(r.Context(), "certificate refused", "from", clientOf(r), "error", err)
 		return store.ShownCert{}, fleet.Errorf(fleet.CodeUnauthenticated, store.ReasonCertificate, "the certificate is no node's of ours")
 	}
-	return store.ShownCert{NodeID: c.NodeID, Generation: c.Generation, Serial: c.Serial, KeyHash: c.KeyHash}, nil
+	return store.ShownCert{NodeID: c.NodeID, Generation: c.Generation, Serial: c.Serial, KeyHash: c.KeyHash, NotAfter: c.NotAfter}, nil
 }
 
 // renew follows a certificate by another of the same key.

@@ -43,6 +43,7 @@ type ShownCert struct {
 	Generation int64
 	Serial     string
 	KeyHash    []byte
+	NotAfter   time.Time
 }
 
 // ReasonCertificate is the reason of a certificate that serves nothing now.
@@ -54,7 +55,8 @@ func notServed(why string) error {
 
 // judgeCert says whether a certificate that was shown is one that the node may
 // use: recorded, its key's, of the present generation, not revoked, and by the
-// database's clock not past its end by more than grace.
+// database's clock not past its end by more than grace. Grace is that of a
+// renewal, which also takes one that the database has forgotten.
 func judgeCert(ctx context.Context, q Reader, c ShownCert, grace time.Duration) error {
 	var revoked, ended, sameKey bool
 	var generation, present int64
@@ -63,6 +65,8 @@ func judgeCert(ctx context.Context, q Reader, c ShownCert, grace time.Duration) 
 		WHERE c.serial = $1 AND c.node_id = $2 AND n.deleted_at IS NULL`, c.Serial, c.NodeID, grace, c.KeyHash).
 		Scan(&revoked, &ended, &sameKey, &generation, &present)
 	switch {
+	case isNoRows(err) && grace > 0:
+		return judgeForgotten(ctx, q, c, grace)
 	case isNoRows(err):
 		return notServed("is not of a node that is here")
 	case err != nil:
@@ -75,6 +79,25 @@ func judgeCert(ctx context.Context, q Reader, c ShownCert, grace time.Duration) 
 		return notServed("is of an old generation")
 	case ended:
 		return notServed("has expired")
+	}
+	return nil
+}
+
+// judgeForgotten says whether a certificate that our CA signed and that the
+// database does not know may be renewed. A restored database has forgotten all
+// that were issued since its backup, a good part of a fleet's in a day: it knows
+// their machines by the same key's earlier certificate of the same generation.
+func judgeForgotten(ctx context.Context, q Reader, c ShownCert, grace time.Duration) error {
+	var known bool
+	err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM certificates c JOIN nodes n ON n.id = c.node_id
+		WHERE c.node_id = $1 AND c.key_hash = $2 AND c.generation = $3 AND c.revoked_at IS NULL
+		  AND n.identity_generation = $3 AND n.deleted_at IS NULL) AND $4::timestamptz + $5::interval > now()`,
+		c.NodeID, c.KeyHash, c.Generation, c.NotAfter, grace).Scan(&known)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look up the key of node %s: %w", c.NodeID, err)
+	case !known:
+		return notServed("is not of a node that is here")
 	}
 	return nil
 }
