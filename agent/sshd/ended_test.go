@@ -156,6 +156,28 @@ func TestAccountNotConfigured(t *testing.T) {
 	}
 }
 
+// A change is done once the running sshd has read it: the next change finds that
+// sshd, and each is told.
+func TestReloadIsDone(t *testing.T) {
+	t.Parallel()
+	s := sshdtest.New(t)
+	s.Start()
+	ca := authority{t, newSigner(t)}
+	const times = 10
+	for range times {
+		apply(t, s, ca.spec(s, nil))
+		if err := s.Config.Remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(s.Path("sshd.pid")); err != nil || strings.TrimSpace(string(b)) != s.PID() {
+			t.Fatalf("the running sshd after a change: %q, %v; want %s", b, err, s.PID())
+		}
+	}
+	if n := s.Reloads(); n != 2*times {
+		t.Errorf("%d changes were told %d times", 2*times, n)
+	}
+}
+
 // Who reads its configuration again is the sshd that runs, and nobody else.
 func TestReload(t *testing.T) {
 	t.Parallel()

@@ -127,7 +127,7 @@ func (c *Config) settings(ctx context.Context) (map[string]string, error) {
 	return m, nil
 }
 
-// reload makes the running sshd read its configuration.
+// reload makes the running sshd read its configuration, and is done when it has.
 func (c *Config) reload(ctx context.Context) error {
 	if c.Reload != nil {
 		return c.Reload(ctx)
@@ -142,10 +142,14 @@ func (c *Config) reload(ctx context.Context) error {
 	if settings["pidfile"] == "none" {
 		return fmt.Errorf("the running sshd cannot be found, and so not be told to read its configuration: %s says PidFile none", c.file())
 	}
-	b, err := os.ReadFile(settings["pidfile"])
+	was, err := os.Stat(settings["pidfile"])
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("find the running sshd: %w", err)
+	}
+	b, err := os.ReadFile(settings["pidfile"])
 	if err != nil {
 		return fmt.Errorf("find the running sshd: %w", err)
 	}
@@ -163,7 +167,28 @@ func (c *Config) reload(ctx context.Context) error {
 	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil {
 		return fmt.Errorf("tell sshd to read its configuration: %w", err)
 	}
-	return nil
+	return back(ctx, settings["pidfile"], was)
+}
+
+// back waits until sshd has written its process id anew. From SIGHUP until then
+// it has none and may not have read its configuration: what that names must not
+// go away yet, and a second change would not find it.
+func back(ctx context.Context, pidfile string, was os.FileInfo) error {
+	ctx, cancel := context.WithTimeout(ctx, runLimit)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		now, err := os.Stat(pidfile)
+		if err == nil && now.Size() > 0 && !(os.SameFile(was, now) && now.ModTime().Equal(was.ModTime())) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("sshd was told to read its configuration and is not back within %s: its own log says why", runLimit)
+		case <-tick.C:
+		}
+	}
 }
 
 // makeKRL makes the revocation list: an empty one first, so that there is one
